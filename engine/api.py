@@ -1,0 +1,330 @@
+"""The engine's port: frozen commands in, frozen events out. No torch, no asyncio, no wire format.
+
+Everything that crosses a thread boundary between a gateway and an engine is one of the
+dataclasses below. A gateway calls :meth:`Engine.submit` from any thread; the engine calls the
+``deliver`` function it was started with, from its own threads, with a whole batch of events.
+
+Order: events of one stream arrive in order. ``Opened`` comes first, ``Finished`` or ``Failed``
+exactly once and last. After a ``Cancel`` was submitted, nothing more needs to be delivered for
+that stream: a receiver drops what still arrives for an id that it forgot, and an engine sends
+no terminal event for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NewType, Protocol
+
+StreamId = NewType("StreamId", int)
+"""One turn. Never reused in a process, so stale audio cannot be mistaken for new audio."""
+
+
+class Fault(Enum):
+    """Whose fault a failure is; a gateway maps each to its own wire error."""
+
+    CLIENT = "client"  # unknown voice, reference that is not audio, text over the limit
+    BUSY = "busy"  # no slot came free within the bounded wait
+    ENGINE = "engine"  # ours: a traceback was logged
+
+
+class Latency(Enum):
+    """How eagerly a segment is cut and how small the first chunk is."""
+
+    LOW = "low"
+    BALANCED = "balanced"
+    NORMAL = "normal"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A recording and what is said in it.
+
+    ``audio`` is the bytes of a file (wav, mp3, flac or ogg; any rate; mono or stereo).
+    """
+
+    audio: bytes = field(repr=False)
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Which voice speaks. Both empty: the model's default voice.
+
+    ``voice_id`` names a voice of the store and wins over ``references``.
+    """
+
+    voice_id: str | None = None
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn; ``None`` means the model's own default (``EngineInfo.sampling``).
+
+    ``temperature`` 0 is greedy. Equal ``seed`` gives equal codes whatever else runs beside it;
+    no seed means a fresh one per stream.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_frames_per_segment: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation:
+    """How text deltas become the segments that the model speaks one after another.
+
+    ``max_chars`` is an upper bound for one segment, ``min_chars`` keeps tiny sentences together
+    while audio is already playing.
+    """
+
+    latency: Latency = Latency.NORMAL
+    max_chars: int = 300
+    min_chars: int = 50
+    normalize: bool = True
+
+
+# Commands ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Prefill a voice's context into the cache before any stream asks for it. No event follows."""
+
+    voice: Voice
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin a stream. Its voice is prepared and prefilled at once; no slot is taken yet."""
+
+    stream: StreamId
+    voice: Voice = Voice()
+    sampling: Sampling = Sampling()
+    segmentation: Segmentation = Segmentation()
+
+
+@dataclass(frozen=True, slots=True)
+class PushText:
+    """Append text verbatim. Text after ``EndText`` is ignored."""
+
+    stream: StreamId
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Speak all that is buffered now; a hard boundary, not the end.
+
+    ``Flushed(mark)`` follows once the audio of everything before it was delivered, at once when
+    there was nothing.
+    """
+
+    stream: StreamId
+    mark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EndText:
+    """No more text: speak the rest, then ``Finished``."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Forget the stream. Its slot is free at the next step boundary."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The client's side is full: produce no more until ``Resume``. Idempotent."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Undo ``Pause``. Idempotent."""
+
+    stream: StreamId
+
+
+Command = Prepare | Open | PushText | Flush | EndText | Cancel | Pause | Resume
+
+
+# Events -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The voice's context is prefilled: from here on only text stands between stream and sound."""
+
+    stream: StreamId
+    prefill_s: float
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStarted:
+    """A segment's first frame is about to be delivered.
+
+    ``text`` is the source text of the segment as the client sent it, ``at_samples`` where in the
+    stream's audio (at the model's rate) it begins.
+    """
+
+    stream: StreamId
+    index: int
+    text: str = field(repr=False)
+    at_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the time before a stream's first audio went, in seconds.
+
+    From the first speakable text to the first chunk: waiting for a slot, prefilling the text,
+    the first frames of the AR, the codec.
+    """
+
+    wait_s: float
+    prefill_s: float
+    first_frames_s: float
+    codec_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pcm:
+    """Audio of one stream: mono signed 16-bit little-endian at ``EngineInfo.sample_rate``.
+
+    ``seq`` counts from 0 without gaps. ``timing`` is set on the first chunk only.
+    """
+
+    stream: StreamId
+    seq: int
+    samples: bytes = field(repr=False)
+    timing: Timing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """All audio of what was pushed before ``Flush(mark)`` has been delivered."""
+
+    stream: StreamId
+    mark: int
+    at_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Everything was spoken and delivered."""
+
+    stream: StreamId
+    frames: int
+    samples: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The stream ended early; ``message`` is in the client's terms and holds no text of theirs."""
+
+    stream: StreamId
+    fault: Fault
+    message: str
+
+
+Event = Opened | SegmentStarted | Pcm | Flushed | Finished | Failed
+
+
+# The port ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the loaded model is. Constant after start."""
+
+    model: str
+    sample_rate: int
+    frame_samples: int
+    codebooks: int
+    slots: int
+    max_positions: int
+    device: str
+    sampling: Sampling
+    """The model's own defaults: every field but ``seed`` is set."""
+    voices_by_reference: bool = True
+    note: str = ""
+    """Shown to users when it matters, e.g. that weights are random."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot for metrics; cheap to take from any thread."""
+
+    slots_busy: int = 0
+    streams_open: int = 0
+    streams_waiting: int = 0
+    oldest_wait_s: float = 0.0
+    pages_used: int = 0
+    pages_total: int = 0
+    prefix_entries: int = 0
+    prefix_hits: int = 0
+    prefix_misses: int = 0
+    steps: int = 0
+    frames: int = 0
+    last_step_s: float = 0.0
+    min_lead_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceInfo:
+    """A voice of the store."""
+
+    voice_id: str
+    seconds: float
+    created_at: float
+
+
+Deliver = Callable[[Sequence[Event]], None]
+OnFatal = Callable[[BaseException], None]
+Progress = Callable[[str], None]
+
+
+class Engine(Protocol):
+    """What a gateway needs of an engine. ``shoal.engine.service`` and ``.fake`` are the two."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Valid from construction on."""
+        ...
+
+    def start(self, deliver: Deliver, on_fatal: OnFatal) -> None:
+        """Warm up and start the threads; returns once a first turn would be fast.
+
+        ``deliver`` is called from engine threads and must not block. ``on_fatal`` is called once
+        when a thread died: the process should exit.
+        """
+        ...
+
+    def submit(self, command: Command) -> None:
+        """Hand over a command; never blocks, callable from any thread. Unknown ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """A snapshot, from any thread."""
+        ...
+
+    def voices(self) -> Sequence[VoiceInfo]:
+        """The voices of the store. May read the disk: call it off an event loop."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the threads and join them. Streams that still run get no further event."""
+        ...
