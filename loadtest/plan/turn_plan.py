@@ -1,0 +1,79 @@
+"""One turn as it is meant to happen, and the supply of such turns for one user. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from shoal.loadtest.measure.timeline import Kind
+
+from .text import Piece, Prompts, first_sentence_offset_s, paced, speech_chars, whole
+from .voices import Voice, VoiceMix
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPlan:
+    """``cut_after_s`` counts from the first audio heard; ``None`` lets the turn finish."""
+
+    index: int
+    user: int
+    kind: Kind
+    scheduled_s: float
+    pieces: tuple[Piece, ...] = field(repr=False)
+    voice: Voice
+    cut_after_s: float | None = None
+
+    @property
+    def sentence_s(self) -> float:
+        return self.scheduled_s + first_sentence_offset_s(self.pieces)
+
+    @property
+    def chars(self) -> int:
+        return speech_chars("".join(piece.text for piece in self.pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How users speak: prompt length, pace (``None``: whole text at once), voices, barge-ins."""
+
+    sentences: tuple[int, int] = (1, 3)
+    corpus: tuple[str, ...] = field(default=(), repr=False)
+    tokens_per_s: tuple[float, float] | None = None
+    voices: VoiceMix = field(default_factory=VoiceMix)
+    barge_in_share: float = 0.0
+    barge_in_s: tuple[float, float] = (0.3, 3.0)
+
+
+class Script:
+    """What one user will say, turn after turn; equal seeds give equal scripts."""
+
+    def __init__(self, speech: Speech, seed: str, user: int) -> None:
+        self._speech = speech
+        self._user = user
+        self._rng = random.Random(f"{seed}/{user}")
+        self._prompts = Prompts(self._rng, speech.sentences, speech.corpus)
+        self._index = 0
+
+    def next(
+        self, scheduled_s: float, kind: Kind = Kind.WARM, voice: Voice | None = None
+    ) -> TurnPlan:
+        """The next turn, due at ``scheduled_s``, with ``voice`` or one from the mix."""
+        speech, rng = self._speech, self._rng
+        text = self._prompts.next()
+        pace = rng.uniform(*speech.tokens_per_s) if speech.tokens_per_s else None
+        cut = kind is Kind.WARM and rng.random() < speech.barge_in_share
+        plan = TurnPlan(
+            self._index,
+            self._user,
+            kind,
+            scheduled_s,
+            paced(text, pace) if pace else whole(text),
+            voice or self.next_voice(),
+            rng.uniform(*speech.barge_in_s) if cut else None,
+        )
+        self._index += 1
+        return plan
+
+    def next_voice(self) -> Voice:
+        """The voice a user would come with: needed before the turn, to prepare it."""
+        return self._speech.voices.pick(self._rng)

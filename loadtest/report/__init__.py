@@ -1,0 +1,1 @@
+"""What a finished run looks like: terminal, JSON, HTML, comparison with another run."""
