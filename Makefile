@@ -43,7 +43,7 @@ test-gpu: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -q tests/unit/test_layers.py
 	$(MAKE) --no-print-directory test
 

@@ -137,7 +137,7 @@ def expected_files(folder: Path) -> list[str]:
         return [*names, "model.safetensors"]
     try:
         shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return [*names, f"a readable {index.name}"]
     return [*names, *sorted(shards)]
 

@@ -38,7 +38,8 @@ class WavFile:
 
     def __init__(self, path: Path, rate: int) -> None:
         """:raises OSError: the file cannot be written."""
-        self._wave = wave.open(str(path), "wb")
+        self._file = path.open("wb")
+        self._wave = wave.open(self._file, "wb")
         self._wave.setnchannels(1)
         self._wave.setsampwidth(2)
         self._wave.setframerate(rate)
@@ -56,6 +57,7 @@ class WavFile:
         trace: TracebackType | None,
     ) -> None:
         self._wave.close()
+        self._file.close()
 
 
 # Programs that play raw audio from their standard input, in the order they are tried.
