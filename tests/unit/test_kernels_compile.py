@@ -1,0 +1,203 @@
+"""Every kernel, compiled for a GPU that is not there: the instructions are the ones meant, the
+registers do not spill, and shared memory fits.
+
+A stand-in for Triton's driver makes the launchers compile for a given architecture and run nothing.
+That needs a process in which kernels are not interpreted, so the tests run this file as a script
+once for each architecture and look at what it prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOPPER, BLACKWELL = 90, 120
+SHARED_LIMIT = {HOPPER: 227 * 1024, BLACKWELL: 99 * 1024}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One compiled kernel: its case, instructions found in the PTX, and what ptxas made of it."""
+
+    case: str
+    kernel: str
+    instructions: dict[str, int]
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+INSTRUCTIONS = {
+    "wgmma_fp8": r"wgmma\.mma_async\S*e4m3\.e4m3",
+    "wgmma_bf16": r"wgmma\.mma_async\S*bf16\.bf16",
+    "wgmma": r"wgmma\.mma_async",
+    "mma": r"\bmma\.sync",
+    "mma_block_scaled": r"mma\.sync\S*kind::mxf8f6f4\S*block_scale\S*ue8m0",
+    "tma": r"cp\.async\.bulk\.tensor",
+    "cp_async": r"cp\.async\.c[ga]",
+    "acq_rel": r"atom\.\S*acq_rel",
+    "dependent_launch": r"griddepcontrol",
+}
+
+
+def resource_usage(cubin: bytes) -> tuple[int, int]:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "-res-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    assert found, text
+    return int(found[1]), int(found[2])
+
+
+class OfflineDevice:
+    """Stands in for Triton's driver: compiles for ``architecture``, loads and launches nothing."""
+
+    def __init__(self, architecture: int) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self.target = GPUTarget("cuda", architecture, 32)
+        self.case = ""
+        self.compiled: list[Compiled] = []
+        self.utils = self
+        self._ptx = ""
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": SHARED_LIMIT[self.target.arch]}
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
+        return lambda *args: None
+
+    def before_load(self, module: Any, function: Any, name: str, files: Any, key: str) -> None:
+        self._ptx = next(Path(p).read_text() for n, p in files.items() if n.endswith(".ptx"))
+
+    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, ...]:
+        counts = {k: len(re.findall(p, self._ptx)) for k, p in INSTRUCTIONS.items()}
+        registers, stack = resource_usage(cubin)
+        found = {k: n for k, n in counts.items() if n}
+        self.compiled.append(Compiled(self.case, name, found, registers, stack, shared))
+        return None, None, registers, 0, 1024
+
+
+def compile_cases(architecture: int, wanted: str = "") -> Iterator[Compiled]:
+    """Run every case whose name contains ``wanted`` on an offline device."""
+    from triton import knobs
+    from triton.runtime.driver import driver
+
+    device = OfflineDevice(architecture)
+    driver.set_active(device)  # type: ignore[arg-type]
+    knobs.runtime.kernel_load_start_hook = device.before_load
+    for name, run in cases(architecture):
+        if wanted in name:
+            device.case = name
+            device.compiled.clear()
+            run()
+            yield from device.compiled
+
+
+def cases(architecture: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    if architecture == HOPPER:
+        yield from gemm_cases()
+
+
+def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    import torch
+
+    from shoal.kernels.gemm import Tile, gemm_finish, gemm_partials, gemm_rows
+    from shoal.kernels.norm import NormedRows, add_norm, whole_norm
+    from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise
+    from shoal.kernels.rounding import FP8
+    from shoal.kernels.swiglu import gate_up
+
+    def weight(n: int, k: int) -> Fp8Weight:
+        return Fp8Weight(torch.empty(n, k, dtype=FP8), torch.empty(n // 128, k // 128))
+
+    def rows(m: int, k: int) -> NormedRows:
+        return NormedRows.empty(m, k, "cpu")
+
+    d, inner = 2560, 9728
+    tiles = {
+        "m1": (1, Tile(16, 64, 4)),
+        "m1-cp": (1, Tile(16, 64, 4, tma=False)),
+        "m64": (64, Tile(64, 128, 2, 2, warps=8, stages=4)),
+        "m64-4w": (64, Tile(64, 64, 2, 2, warps=4, stages=4)),
+        "m128": (128, Tile(128, 128, 2, 2, warps=8, stages=4)),
+    }
+    for name, (m, tile) in tiles.items():
+        part = torch.empty(tile.splits, m, 6144)
+        yield (
+            f"gemm-{name}",
+            lambda m=m, t=tile, p=part: gemm_partials(rows(m, d), weight(6144, d), p, t),
+        )
+    y = torch.empty(16, inner, dtype=torch.bfloat16)
+    res = torch.empty(16, d, dtype=torch.bfloat16)
+    nw = torch.empty(d, dtype=torch.bfloat16)
+    part = torch.empty(8, 16, d)
+    cnt = torch.zeros(64, dtype=torch.int32)
+    fin = Tile(16, 64, 8)
+    yield (
+        "gemm-wide-finish",
+        lambda: gemm_finish(y, weight(d, inner), part, fin, res, nw, rows(16, d), cnt),
+    )
+    yield (
+        "gemm-finish",
+        lambda: gemm_finish(rows(16, 4096), weight(d, 4096), part, fin, res, nw, rows(16, d), cnt),
+    )
+    yield (
+        "gemm-rows",
+        lambda: gemm_rows(
+            rows(16, d),
+            weight(d, d),
+            torch.empty(16, d, dtype=torch.bfloat16),
+            Tile(16, 64),
+            eps=1e-6,
+        ),
+    )
+    for name, m, tile in (
+        ("m1", 1, Tile(16, 64)),
+        ("m1-128", 1, Tile(16, 128, warps=8, stages=5)),
+        ("m64", 64, Tile(64, 64, stages=4)),
+        ("m64-128", 64, Tile(64, 128, warps=8, stages=4)),
+        ("m128", 128, Tile(128, 64, warps=8, stages=4)),
+        ("m128-128", 128, Tile(128, 128, warps=8, stages=4)),
+    ):
+        out = (
+            Fp8Rows.empty(m, inner, "cpu")
+            if tile.columns == 128
+            else torch.empty(m, inner, dtype=torch.bfloat16)
+        )
+        yield (
+            f"gateup-{name}",
+            lambda m=m, t=tile, o=out: gate_up(rows(m, d), weight(2 * inner, d), o, t, 1e-6),
+        )
+    yield "norm", lambda: add_norm(res, nw, rows(16, d), part)
+    yield "norm-whole", lambda: whole_norm(res, nw, torch.empty_like(res), 1e-6, part)
+    yield "quantise", lambda: quantise(y, Fp8Rows.empty(16, inner, "cpu"))
+
+
+if __name__ == "__main__":
+    for done in compile_cases(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""):
+        print(json.dumps(asdict(done)), flush=True)

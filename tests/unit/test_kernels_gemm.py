@@ -1,0 +1,234 @@
+"""FP8 GEMM, its fused ends, the deferred norm and SwiGLU against plain torch."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
+
+from shoal.kernels.gemm import Tile, gemm_finish, gemm_partials, gemm_reference, gemm_rows
+from shoal.kernels.norm import NormedRows, add_norm, norm_reference, whole_norm
+from shoal.kernels.quantise import (
+    Fp8Rows,
+    Fp8Weight,
+    dequantise_rows,
+    dequantise_weight,
+    quantise,
+    quantise_reference,
+    quantise_weight,
+)
+from shoal.kernels.swiglu import gate_up, swiglu, swiglu_reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EPS = 1e-6
+# A GPU's fp8 matrix unit keeps 13 to 14 bits inside a block of 128; the interpreter keeps fp32.
+EXACT = 1e-3 if DEVICE == "cuda" else 1e-6
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def varied(rows: int, columns: int, row_block: int, seed: int) -> torch.Tensor:
+    """Random values whose blocks differ by up to 64 times: a scale out of place cannot hide."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, columns, generator=g)
+    lift = torch.randint(-3, 4, (-(-rows // row_block), columns // 128), generator=g).float()
+    lift = torch.exp2(lift).repeat_interleave(row_block, 0)[:rows].repeat_interleave(128, 1)
+    return (x * lift).bfloat16().to(DEVICE)
+
+
+def weights(n: int, k: int, seed: int = 1) -> Fp8Weight:
+    return quantise_weight(varied(n, k, 128, seed) / k**0.5)
+
+
+def tree(partials: torch.Tensor) -> torch.Tensor:
+    while partials.shape[0] > 1:
+        partials = partials[0::2] + partials[1::2]
+    return partials[0]
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor) -> NormedRows:
+    out = NormedRows.empty(x.shape[0], x.shape[1], DEVICE)
+    add_norm(x.clone(), weight, out)
+    return out
+
+
+@pytest.mark.parametrize("tma", [False, True])
+@pytest.mark.parametrize(
+    ("m", "tile"), [(5, Tile(16, 64, 4)), (20, Tile(16, 128, 2, 2)), (20, Tile(32, 64, 1, 2))]
+)
+def test_partials_add_up_to_the_product(m: int, tile: Tile, tma: bool) -> None:
+    n, k = 256, 640
+    x, w = quantise_reference(varied(m, k, 1, 2)), weights(n, k)
+    tile = Tile(tile.rows, tile.columns, tile.splits, tile.chunks, tma=tma)
+    partials = torch.full((tile.splits, m, n), float("nan"), device=DEVICE)
+    gemm_partials(x, w, partials, tile)
+    assert relative(tree(partials), gemm_reference(x, w)) < EXACT
+
+
+def test_bits_of_a_row_do_not_depend_on_neighbours_tiles_or_programs() -> None:
+    n, k, m = 256, 1280, 20
+    x, w = varied(m, k, 1, 3), weights(n, k)
+
+    def product(rows: torch.Tensor, tile: Tile) -> torch.Tensor:
+        partials = torch.full((tile.splits, len(rows), n), float("nan"), device=DEVICE)
+        gemm_partials(quantise_reference(rows), w, partials, tile)
+        return tree(partials)
+
+    full = product(x, Tile(32, 64, 4))
+    for rows in ([3], [3, 9, 11], list(range(17))):
+        assert torch.equal(product(x[rows], Tile(16, 64, 4)), full[rows])
+        assert torch.equal(product(x[rows], Tile(16, 128, 2, 2)), full[rows])
+        # The same rows in bf16, quantised inside the product.
+        wide = torch.full((4, len(rows), n), float("nan"), device=DEVICE)
+        gemm_partials(x[rows].contiguous(), w, wide, Tile(16, 64, 4))
+        assert torch.equal(tree(wide), full[rows])
+
+
+def test_a_scale_read_in_the_wrong_order_is_seen() -> None:
+    m, n, k = 4, 256, 1024
+    x, w = quantise_reference(varied(m, k, 1, 4)), weights(n, k)
+    wrong = Fp8Weight(w.values, w.scales.t().contiguous().view(w.scales.shape))
+
+    def error(weight: Fp8Weight, rows: Fp8Rows, reference: torch.Tensor) -> float:
+        partials = torch.full((1, m, n), float("nan"), device=DEVICE)
+        gemm_partials(rows, weight, partials, Tile(16, 64))
+        return relative(partials[0], reference)
+
+    reference = gemm_reference(x, w)
+    assert error(w, x, reference) < EXACT
+    assert error(wrong, x, reference) > 0.3
+
+    # What the usual test draws, independent values of one size, would let through.
+    g = torch.Generator().manual_seed(5)
+    flat = quantise_weight(torch.randn(n, k, generator=g).to(DEVICE))
+    rows = quantise_reference(torch.randn(m, k, generator=g).bfloat16().to(DEVICE))
+    hidden = Fp8Weight(flat.values, flat.scales.t().contiguous().view(flat.scales.shape))
+    assert error(hidden, rows, gemm_reference(rows, flat)) < 0.15
+
+
+@pytest.mark.parametrize("splits", [0, 2, 8])
+def test_deferred_norm_is_the_norm(splits: int) -> None:
+    m, d = 5, 384
+    residual, weight = varied(m, d, 1, 6), varied(1, d, 1, 7)[0]
+    delta = torch.randn(splits, m, d).to(DEVICE) if splits else None
+    h, expected = norm_reference(residual, weight, EPS, None if delta is None else tree(delta))
+    out = NormedRows.empty(m, d, DEVICE)
+    add_norm(residual, weight, out, delta)
+    factor = torch.rsqrt(out.squares.sum(0) / d + EPS)
+    assert torch.equal(residual.float(), h)
+    assert relative(dequantise_rows(out.rows) * factor[:, None], expected) < 0.03
+    assert torch.allclose(out.squares.sum(0), h.pow(2).sum(-1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("splits", [0, 4])
+def test_whole_norm_rounds_as_an_eager_model(splits: int) -> None:
+    m, d = 3, 384
+    residual, weight = varied(m, d, 1, 6), varied(1, d, 1, 7)[0]
+    delta = torch.randn(splits, m, d).to(DEVICE) if splits else None
+    h = residual if delta is None else residual + tree(delta).bfloat16()
+    r = torch.rsqrt(h.float().pow(2).mean(-1, keepdim=True) + EPS)
+    expected = (h.float() * r).bfloat16() * weight
+    out = torch.full_like(residual, float("nan"))
+    whole_norm(residual, weight, out, EPS, delta)
+    assert torch.equal(residual, h)
+    # The sum of squares may be added in another order: one step of bf16 at most, and rarely.
+    assert (out != expected).float().mean() < 0.01
+    assert relative(out, expected) < 1e-3
+
+
+def test_the_end_of_a_product_that_adds_and_norms() -> None:
+    m, n, k = 20, 384, 640
+    x, w = varied(m, k, 1, 8), weights(n, k)
+    weight = varied(1, n, 1, 9)[0]
+    start = varied(m, n, 1, 10)
+    rows = quantise_reference(x)
+    tile = Tile(16, 64, 4)
+    counters = torch.zeros(2 * n // 128, dtype=torch.int32, device=DEVICE)
+    for source in (rows, x):
+        residual, out = start.clone(), NormedRows.empty(m, n, DEVICE)
+        partials = torch.full((4, m, n), float("nan"), device=DEVICE)
+        gemm_finish(source, w, partials, tile, residual, weight, out, counters)
+        assert not counters.any()
+
+        apart, expected = start.clone(), NormedRows.empty(m, n, DEVICE)
+        add_norm(apart, weight, expected, partials)
+        assert torch.equal(residual, apart)
+        assert torch.equal(out.rows.values.float(), expected.rows.values.float())
+        assert torch.equal(out.rows.scales, expected.rows.scales)
+        assert torch.equal(out.squares, expected.squares)
+    assert relative(residual.float() - start.float(), gemm_reference(rows, w)) < 0.02
+
+
+def test_rows_of_bf16_carry_the_rms_factor() -> None:
+    m, n, k = 5, 256, 384
+    x, weight, w = varied(m, k, 1, 11), varied(1, k, 1, 12)[0], weights(n, k)
+    source = normed(x, weight)
+    factor = torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + EPS)
+    out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    gemm_rows(source, w, out, Tile(16, 64, 1, 2), eps=EPS)
+    assert relative(out, gemm_reference(source.rows, w) * factor) < 3e-3
+    with pytest.raises(ValueError, match="one split"):
+        gemm_rows(source, w, out, Tile(16, 64, 2))
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(64, 16), (128, 32)])
+def test_gate_and_up_with_the_activation(columns: int, rows: int) -> None:
+    m, inner, k = 20, 256, 384
+    x, weight, w = varied(m, k, 1, 13), varied(1, k, 1, 14)[0], weights(2 * inner, k)
+    source = normed(x, weight)
+    factor = torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + EPS)
+    both = (gemm_reference(source.rows, w) * factor).float()
+    expected = swiglu_reference(both[:, :inner], both[:, inner:])
+    tile = Tile(rows, columns)
+    if columns == 128:
+        quantised = Fp8Rows.empty(m, inner, DEVICE)
+        gate_up(source, w, quantised, tile, EPS)
+        assert relative(dequantise_rows(quantised), expected) < 0.04
+    out = torch.full((m, inner), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    gate_up(source, w, out, tile, EPS)
+    assert relative(out, expected) < 5e-3
+    if columns == 128:
+        again = Fp8Rows.empty(m, inner, DEVICE)
+        quantise(out, again)
+        assert torch.equal(again.values.float(), quantised.values.float())
+        assert torch.equal(again.scales, quantised.scales)
+    else:
+        with pytest.raises(ValueError, match="128 columns"):
+            gate_up(source, w, Fp8Rows.empty(m, inner, DEVICE), tile, EPS)
+
+
+def test_plain_swiglu() -> None:
+    m, inner = 5, 256
+    both = varied(m, 2 * inner, 1, 15)
+    expected = swiglu_reference(both[:, :inner], both[:, inner:])
+    out = torch.full((m, inner), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    swiglu(both, out)
+    assert relative(out, expected) < 2e-3
+    quantised = Fp8Rows.empty(m, inner, DEVICE)
+    swiglu(both, quantised)
+    assert relative(dequantise_rows(quantised), out) < 0.03
+
+
+def test_a_product_is_close_to_the_one_in_bf16() -> None:
+    m, n, k = 5, 256, 640
+    x = varied(m, k, 1, 16)
+    plain = varied(n, k, 128, 17)
+    w = quantise_weight(plain)
+    assert relative(dequantise_weight(w), plain) < 0.03
+    got = gemm_reference(quantise_reference(x), w)
+    expected = x.double() @ plain.double().t()
+    assert relative(got, expected) < 0.045
+    cosine = torch.nn.functional.cosine_similarity(got.flatten(), expected.flatten(), 0)
+    assert cosine > 0.999
+
+
+def test_rows_and_weight_of_different_depth_are_refused() -> None:
+    x = quantise_reference(varied(4, 256, 1, 18))
+    with pytest.raises(ValueError, match="K = 256"):
+        gemm_partials(x, weights(128, 384), torch.empty(1, 4, 128, device=DEVICE), Tile(16, 64))
