@@ -22,6 +22,13 @@ class Histogram:
     def __init__(self) -> None:
         self._hdr: Any = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)
 
+    def __getstate__(self) -> bytes:
+        return self.encode()
+
+    def __setstate__(self, encoded: bytes) -> None:
+        self.__init__()
+        self._hdr.decode_and_add(encoded)
+
     def record(self, seconds: float) -> None:
         self._hdr.record_value(min(max(round(seconds * 1e6), 0), _HIGHEST_US))
 

@@ -78,6 +78,7 @@ class FishConnection:
         self._flush = flush
         self._cut_by_start = cut_by_start
         self._error = ""
+        self._full = False
         self._heard: deque[TurnEvent] = deque()
 
     @property
@@ -85,7 +86,7 @@ class FishConnection:
         return self._socket.usable
 
     async def prepare(self, voice: Voice) -> None:
-        self._error = ""
+        self._error, self._full = "", False
         self._heard.clear()
         request = dict(self._request)
         if voice.voice_id:
@@ -117,6 +118,7 @@ class FishConnection:
                     continue
                 case "error":
                     self._error = str(event.get("error", ""))
+                    self._full = self._full or "max_concurrency" in event
                 case _:
                     pass
             if note is not None:
@@ -153,7 +155,7 @@ class FishConnection:
     async def _failure(self, message: str) -> TurnOver:
         """Refused or failed? The words may tell; so may the close that follows an overload."""
         reason = self._error or message or "no reason given"
-        if any(word in reason.lower() for word in _BUSY_WORDS):
+        if self._full or any(word in reason.lower() for word in _BUSY_WORDS):
             return TurnOver(Ending.REFUSED, "finish with error: busy")
         try:
             async with asyncio.timeout(_CLOSE_AFTER_ERROR_S):

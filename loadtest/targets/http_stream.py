@@ -58,8 +58,6 @@ class HttpStream:
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
         """Send a request; its answer comes from :meth:`head` and :meth:`body`."""
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-            self._http.start_next_cycle()
         all_headers = {"host": self._host, **headers, "content-length": str(len(body))}
         request = h11.Request(method="POST", target=path, headers=list(all_headers.items()))
         self._dirty = True
@@ -91,7 +89,9 @@ class HttpStream:
                 if event.data:
                     return bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
-                self._dirty = self._http.our_state is not h11.DONE
+                if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+                    self._http.start_next_cycle()
+                    self._dirty = False
                 return None
 
     async def close(self) -> None:

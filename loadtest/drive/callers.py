@@ -1,0 +1,156 @@
+"""The three ways in which turns arrive, and the cold caller beside them. Run on one event loop.
+
+Each is a coroutine that returns when no further turn should begin; turns in progress are waited
+for, up to their own timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from shoal.loadtest.measure.metrics import Figures
+from shoal.loadtest.measure.playout import play
+from shoal.loadtest.measure.timeline import Kind
+from shoal.loadtest.plan.arrivals import burst_times, next_start_s, poisson, think_s
+from shoal.loadtest.plan.turn_plan import Script, TurnPlan
+from shoal.loadtest.targets.target import TurnOver
+
+from .collector import Collector, Window
+from .line import Line, Spoken, now_s, sleep_until
+from .load import Load, Mode, WorkerPlan
+
+_BACK_OFF_S = 0.5
+"""Pause of a closed-loop user whose turn failed: hammering a full server shows nothing."""
+
+NewLine = Callable[[], Line]
+
+
+async def call(plan: WorkerPlan, window: Window, collector: Collector, new_line: NewLine) -> None:
+    """This worker's share of the load, until the window's end and the last turn's."""
+    callers: list[Coroutine[Any, Any, None]] = []
+    if plan.worker == 0 and plan.load.cold_every_s > 0:
+        callers.append(_cold(plan, window, collector, new_line))
+    match plan.load.mode:
+        case Mode.OPEN:
+            callers.append(_open(plan, window, collector, new_line))
+        case Mode.CLOSED:
+            callers += [_closed(plan, u, window, collector, new_line()) for u in plan.users]
+        case Mode.CONVERSATION:
+            callers += [_converse(plan, u, window, collector, new_line()) for u in plan.users]
+    async with asyncio.TaskGroup() as group:
+        for caller in callers:
+            group.create_task(caller)
+
+
+async def _speak(collector: Collector, line: Line, turn: TurnPlan) -> tuple[Spoken, Figures]:
+    collector.open_turns += 1
+    try:
+        spoken = await line.speak(turn)
+    finally:
+        collector.open_turns -= 1
+    return spoken, collector.add(spoken)
+
+
+def _first_s(plan: WorkerPlan, user: int, window: Window) -> float:
+    """Users begin one after another over the ramp, so that they do not move in step."""
+    return window.start_s + plan.timing.ramp_s * user / max(1.0, plan.load.level)
+
+
+async def _closed(
+    plan: WorkerPlan, user: int, window: Window, collector: Collector, line: Line
+) -> None:
+    """Speak, be served, speak again."""
+    script = Script(plan.speech, plan.seed, user)
+    load = plan.load
+    due_s = _first_s(plan, user, window)
+    await sleep_until(due_s)
+    while due_s < window.stop_s:
+        voice = script.next_voice()
+        if load.period_s > 0:
+            turn = script.next(due_s, voice=voice)
+            due_s += load.period_s
+            await _speak(collector, line, turn)
+            continue
+        try:
+            await line.prepare(voice)
+        except TurnOver as over:
+            collector.add(line.refused(script.next(now_s(), voice=voice), over))
+            await asyncio.sleep(_BACK_OFF_S)
+        else:
+            turn = script.next(now_s() + load.think_s, voice=voice)
+            _, figures = await _speak(collector, line, turn)
+            if not figures.complete:
+                await asyncio.sleep(_BACK_OFF_S)
+        due_s = now_s()
+    await line.close()
+
+
+async def _converse(
+    plan: WorkerPlan, user: int, window: Window, collector: Collector, line: Line
+) -> None:
+    """Think, speak, listen to the end of the answer or interrupt it, think again."""
+    load = plan.load
+    script = Script(plan.speech, plan.seed, user)
+    rng = random.Random(f"{plan.seed}/pauses/{user}")
+    crowds = _crowds(plan.seed, load, window)
+    voice = script.next_voice()
+    free_s = _first_s(plan, user, window)
+    while True:
+        pause_s = think_s(rng, load.think_s)
+        due_s = next_start_s(rng, free_s, pause_s, crowds, load.crowd_share)
+        if due_s >= window.stop_s:
+            break
+        spoken, _ = await _speak(collector, line, script.next(due_s, voice=voice))
+        free_s = max(now_s(), heard_until_s(spoken))
+    await line.close()
+
+
+def _crowds(seed: str, load: Load, window: Window) -> list[float]:
+    rng = random.Random(f"{seed}/crowds")
+    return burst_times(rng, load.crowd_every_s, window.start_s, window.stop_s)
+
+
+def heard_until_s(spoken: Spoken) -> float:
+    """When the listener has heard the answer out, or cut it."""
+    turn = spoken.turn
+    if turn.cut_s is not None:
+        return turn.cut_s
+    playout = play(turn.arrivals, turn.rate, 0.0, turn.ended_s)
+    return playout.end_s if playout else turn.ended_s
+
+
+async def _open(plan: WorkerPlan, window: Window, collector: Collector, new_line: NewLine) -> None:
+    """Turns at random times, each on an idle line that was prepared shortly before."""
+    load = plan.load
+    script = Script(plan.speech, plan.seed, plan.worker)
+    rng = random.Random(f"{plan.seed}/arrivals/{plan.worker}")
+    idle: list[Line] = []
+    sockets = asyncio.Semaphore(max(1, load.max_sockets // plan.workers))
+
+    async def one(turn: TurnPlan) -> None:
+        async with sockets:
+            line = idle.pop() if idle else new_line()
+            await _speak(collector, line, turn)
+            idle.append(line)
+
+    async with asyncio.TaskGroup() as group:
+        for due_s in poisson(rng, load.level / plan.workers, window.start_s, load.burst):
+            if due_s >= window.stop_s:
+                break
+            await sleep_until(due_s - load.ahead_s)
+            group.create_task(one(script.next(due_s)))
+    await asyncio.gather(*(line.close() for line in idle))
+
+
+async def _cold(plan: WorkerPlan, window: Window, collector: Collector, new_line: NewLine) -> None:
+    """Now and then a caller out of nowhere: connect, prepare and first audio in one figure."""
+    script = Script(plan.speech, f"{plan.seed}/cold", -1)
+    due_s = window.start_s
+    while due_s < window.to_s:
+        line = new_line()
+        await _speak(collector, line, script.next(due_s, Kind.COLD))
+        await line.close()
+        due_s = max(now_s(), due_s + plan.load.cold_every_s)
