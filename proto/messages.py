@@ -1,0 +1,139 @@
+"""The live protocol's messages as frozen dataclasses, and the limits that hold for them.
+
+Other wire formats are translated to the same messages. Nothing here does I/O or knows bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+MAX_MESSAGE_BYTES: Final = 32 << 20
+"""Largest message from a client: references travel inside ``start``."""
+MAX_TEXT_CHARS: Final = 1 << 20
+"""Most text that may wait to be spoken in one turn."""
+MAX_REFERENCES: Final = 20
+MAX_AUDIO_BYTES: Final = 64 << 10
+"""Largest audio payload of one message to a client."""
+MIN_PCM_BYTES: Final = 1025
+"""Least payload of a pcm message: clients in the field drop those of 1,024 bytes and fewer."""
+
+AudioFormat = Literal["wav", "pcm", "mp3", "opus"]
+LatencyMode = Literal["normal", "balanced", "low"]
+FinishReason = Literal["stop", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A recording to speak like, as the bytes of an audio file, and what is said in it."""
+
+    audio: bytes = field(repr=False)
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Prosody:
+    """``speed`` 0.5..2.0 as a factor, ``volume_db`` -20..20."""
+
+    speed: float = 1.0
+    volume_db: float = 0.0
+    normalize_loudness: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TtsRequest:
+    """What one turn shall sound like; every field within its range.
+
+    ``None`` in the sampling fields means the model's own default. ``opus_bitrate_bps`` is -1000
+    for automatic. ``max_new_tokens`` counts frames of one segment, ``None`` is no limit.
+    """
+
+    text: str = field(default="", repr=False)
+    format: AudioFormat = "mp3"
+    sample_rate: int = 44_100
+    mp3_bitrate_kbps: int = 128
+    opus_bitrate_bps: int = -1000
+    chunk_length: int = 300
+    min_chunk_length: int = 50
+    latency: LatencyMode = "normal"
+    normalize: bool = True
+    prosody: Prosody = Prosody()
+    reference_id: str | None = None
+    references: tuple[Reference, ...] = field(default=(), repr=False)
+    temperature: float | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+    condition_on_previous_chunks: bool = True
+    seed: int | None = None
+
+
+# From the client --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin a turn; one that still runs is cancelled without a ``Finish``."""
+
+    request: TtsRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Appended verbatim to the turn's text."""
+
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Speak all that was sent so far; not the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """No more text in this turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An event of another version of the protocol: ignored."""
+
+
+ClientMessage = Start | Text | Flush | Stop | Unknown
+
+
+# To the client ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """The next bytes of the turn's one audio stream."""
+
+    audio: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The turn is over: ``stop`` after all audio was sent, else ``error`` with a ``message``."""
+
+    reason: FinishReason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Something was refused. ``max_concurrency`` is set when it was for lack of room."""
+
+    error: str
+    max_concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A remark for the client's developer; clients ignore it."""
+
+    message: str
+
+
+ServerMessage = Audio | Finish | Error | Log

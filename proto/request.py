@@ -1,0 +1,234 @@
+"""``start.request`` (and the body of an HTTP request) -> :class:`TtsRequest`.
+
+Lenient where clients differ: numbers come as int or float, nulls mean absent, unknown keys are
+ignored, most ranges are clamped. What a client must be told about is a ``BAD_REQUEST``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn, TypeVar, cast, get_args
+
+from .errors import Code, ProtocolError
+from .messages import (
+    MAX_REFERENCES,
+    MAX_TEXT_CHARS,
+    AudioFormat,
+    LatencyMode,
+    Prosody,
+    Reference,
+    TtsRequest,
+)
+
+PCM_RATES: Final = (8000, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+RATES: Final[Mapping[str, tuple[int, ...]]] = {
+    "pcm": PCM_RATES,
+    "wav": PCM_RATES,
+    "mp3": (32_000, 44_100),
+    "opus": (48_000,),
+}
+"""The sample rates of each format; where a request names none, it gets ``DEFAULT_RATE``."""
+MP3_BITRATES: Final = (64, 128, 192)
+OPUS_BITRATES: Final = (-1000, 24_000, 32_000, 48_000, 64_000)
+OPUS_KBPS: Final = (24, 32, 48, 64)
+MAX_ID_CHARS: Final = 256
+
+_Choice = TypeVar("_Choice", bound=str)
+
+
+def default_rate(audio_format: AudioFormat) -> int:
+    return 48_000 if audio_format == "opus" else 44_100
+
+
+def parse_request(fields: Mapping[str, object]) -> TtsRequest:
+    """Check and complete the fields of a request.
+
+    :raises ProtocolError: ``BAD_REQUEST``, or ``TOO_BIG`` for text over the limit.
+    """
+    audio_format = _choice(fields, "format", get_args(AudioFormat), "mp3")
+    text = _text(fields, "text")
+    return TtsRequest(
+        text=text,
+        format=audio_format,
+        sample_rate=_one_of(
+            fields, "sample_rate", RATES[audio_format], default_rate(audio_format), audio_format
+        ),
+        mp3_bitrate_kbps=_one_of(fields, "mp3_bitrate", MP3_BITRATES, 128)
+        if audio_format == "mp3"
+        else 128,
+        opus_bitrate_bps=_opus_bitrate(fields) if audio_format == "opus" else -1000,
+        chunk_length=_clamped_int(fields, "chunk_length", 100, 1000, 300),
+        min_chunk_length=_clamped_int(fields, "min_chunk_length", 0, 100, 50),
+        latency=_choice(fields, "latency", get_args(LatencyMode), "normal"),
+        normalize=_flag(fields, "normalize", True),
+        prosody=_prosody(fields),
+        reference_id=_reference_id(fields),
+        references=_references(fields),
+        temperature=_clamped(fields, "temperature", 0.0, 1.0),
+        top_p=_clamped(fields, "top_p", 0.01, 1.0),
+        repetition_penalty=_clamped(fields, "repetition_penalty", 0.9, 2.0),
+        max_new_tokens=_max_new_tokens(fields),
+        condition_on_previous_chunks=_flag(fields, "condition_on_previous_chunks", True),
+        seed=_seed(fields),
+    )
+
+
+def _bad(message: str) -> NoReturn:
+    raise ProtocolError(Code.BAD_REQUEST, message)
+
+
+def _number(fields: Mapping[str, object], key: str) -> float | int | None:
+    value = fields.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        _bad(f"{key} must be a number")
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _clamped(fields: Mapping[str, object], key: str, low: float, high: float) -> float | None:
+    value = _number(fields, key)
+    return None if value is None else float(min(max(value, low), high))
+
+
+def _clamped_int(fields: Mapping[str, object], key: str, low: int, high: int, default: int) -> int:
+    value = _number(fields, key)
+    return default if value is None else int(min(max(value, low), high))
+
+
+def _one_of(
+    fields: Mapping[str, object],
+    key: str,
+    allowed: Sequence[int],
+    default: int,
+    audio_format: str = "",
+) -> int:
+    value = _number(fields, key)
+    if value is None:
+        return default
+    if value not in allowed:
+        choices = ", ".join(map(str, allowed))
+        where = f" for {audio_format}" if audio_format else ""
+        _bad(f"{key} must be one of {choices}{where}")
+    return int(value)
+
+
+def _choice(
+    fields: Mapping[str, object], key: str, variants: Sequence[_Choice], default: _Choice
+) -> _Choice:
+    value = fields.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        _bad(f"{key} must be a string")
+    for variant in variants:
+        if value == variant:
+            return variant
+    expected = ", ".join(f"`{variant}`" for variant in variants)
+    _bad(f"{key}: unknown variant, expected one of {expected}")
+
+
+def _flag(fields: Mapping[str, object], key: str, default: bool) -> bool:
+    value = fields.get(key)
+    if value is None:
+        return default
+    if isinstance(value, (bool, int, float)):
+        return bool(value)
+    _bad(f"{key} must be true or false")
+
+
+def _text(fields: Mapping[str, object], key: str) -> str:
+    value = fields.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        _bad(f"{key} must be a string")
+    if len(value) > MAX_TEXT_CHARS:
+        raise ProtocolError(Code.TOO_BIG, f"{key} is longer than {MAX_TEXT_CHARS} characters")
+    return value
+
+
+def _opus_bitrate(fields: Mapping[str, object]) -> int:
+    value = _number(fields, "opus_bitrate")
+    if value in OPUS_KBPS:
+        return int(cast(float, value)) * 1000
+    return _one_of(fields, "opus_bitrate", OPUS_BITRATES, -1000)
+
+
+def _max_new_tokens(fields: Mapping[str, object]) -> int | None:
+    limit = _clamped_int(fields, "max_new_tokens", 0, 1 << 20, 0)
+    return limit or None
+
+
+def _seed(fields: Mapping[str, object]) -> int | None:
+    value = _number(fields, "seed")
+    if value is None or value in (math.inf, -math.inf):
+        return None
+    return int(value) & ((1 << 63) - 1)
+
+
+def _prosody(fields: Mapping[str, object]) -> Prosody:
+    value = fields.get("prosody")
+    if value is None:
+        return Prosody()
+    if not isinstance(value, Mapping):
+        _bad("prosody must be a map")
+    inner = cast("Mapping[str, object]", value)
+    speed = _number(inner, "speed")
+    if speed is not None and not 0.5 <= speed <= 2.0:
+        _bad("speed must be in 0.5..2.0")
+    volume_db = _clamped(inner, "volume", -20.0, 20.0)
+    return Prosody(
+        speed=1.0 if speed is None else float(speed),
+        volume_db=0.0 if volume_db is None else volume_db,
+        normalize_loudness=_flag(inner, "normalize_loudness", True),
+    )
+
+
+def _reference_id(fields: Mapping[str, object]) -> str | None:
+    value = fields.get("reference_id")
+    if isinstance(value, (list, tuple)):
+        voices = cast("Sequence[object]", value)
+        if len(voices) > 1:
+            _bad("reference_id: several voices in one turn are not supported")
+        value = voices[0] if voices else None
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        _bad("reference_id must be a string")
+    if len(value) > MAX_ID_CHARS:
+        _bad("Reference not found")
+    return value
+
+
+def _references(fields: Mapping[str, object]) -> tuple[Reference, ...]:
+    value = fields.get("references")
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        _bad("references must be a list")
+    entries = cast("Sequence[object]", value)
+    if len(entries) > MAX_REFERENCES:
+        _bad(f"at most {MAX_REFERENCES} references")
+    return tuple(_reference(entry, i) for i, entry in enumerate(entries))
+
+
+def _reference(entry: object, index: int) -> Reference:
+    where = f"references[{index}]"
+    if isinstance(entry, (list, tuple)):
+        _bad(f"{where}: several speakers in one turn are not supported")
+    if not isinstance(entry, Mapping):
+        _bad(f"{where} must be a map")
+    inner = cast("Mapping[str, object]", entry)
+    audio = inner.get("audio")
+    if isinstance(audio, str):
+        try:
+            audio = base64.b64decode(audio, validate=True)
+        except (binascii.Error, ValueError):
+            _bad(f"{where}.audio is neither bytes nor base64")
+    if not isinstance(audio, bytes) or not audio:
+        _bad(f"{where}.audio must be the bytes of an audio file")
+    return Reference(audio, _text(inner, "text"))
