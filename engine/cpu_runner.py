@@ -1,0 +1,259 @@
+"""The runner on a CPU: one worker thread stands in for a device's stream.
+
+Owns the weights, the paged KV pool, the decode state and the codec. Decode steps run on the
+worker thread in launch order; ``prefill``, ``vocode`` and ``encode`` run on their callers'
+threads, beside it: a prefill writes only pages that no step in flight reads. Knows nothing of
+streams, text or scheduling.
+
+A row's codes are the same bits alone and among any neighbours: every operation is row by row or
+sequence by sequence, except matrix products, whose rows are the same bits for any number of rows
+from two on (checked in ``warm_up``; where that fails, all slots are computed in every step).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cpu_state import DecodeState
+from .model.compile import compile_module, packs_linear, rows_are_independent
+from .model.config import DualARConfig, read_config
+from .model.dual_ar import DualAR
+from .model.step import DecodeStep
+from .model.weights import load_weights
+from .runner import (
+    Float32Array,
+    Int16Array,
+    Int32Array,
+    Join,
+    PrefillChunk,
+    RunnerSpec,
+    SlotSampling,
+    StepPlan,
+    StepResult,
+    VocodeBatch,
+)
+from .tokenizer import load_tokenizer
+
+PREFILL_ROWS = 32
+"""Prompt positions computed in one go, cut where the absolute position is a multiple of it."""
+STEPS_IN_FLIGHT = 2
+PCM_BATCH_FRAMES = (1, 2, 4, 8, 16)
+
+
+class RunnerCodec(Protocol):
+    """What this runner needs of a codec, its per-slot state included."""
+
+    @property
+    def sample_rate(self) -> int: ...
+
+    @property
+    def frame_samples(self) -> int: ...
+
+    def decode(self, slots: tuple[int, ...], codes: Tensor, reset: Tensor) -> Tensor:
+        """int32 [B, T, codebooks], bool [B] -> float32 [B, T * frame_samples]."""
+        ...
+
+    def encode(self, samples: Tensor) -> Tensor:
+        """float32 [N] -> int32 [frames, codebooks]."""
+        ...
+
+
+class CpuRunner:
+    """See :class:`shoal.engine.runner.Runner` for the methods' contracts."""
+
+    def __init__(
+        self,
+        config: DualARConfig,
+        model: DualAR,
+        codec: RunnerCodec,
+        *,
+        slots: int,
+        pages: int,
+        page_tokens: int = 64,
+    ) -> None:
+        """Starts the worker thread; :meth:`close` ends it."""
+        self._model = model
+        self._codec = codec
+        self._spec = RunnerSpec(
+            codebooks=config.codebooks,
+            frame_samples=codec.frame_samples,
+            sample_rate=codec.sample_rate,
+            max_slots=slots,
+            page_tokens=page_tokens,
+            pages=pages,
+            max_positions=config.max_seq_len,
+            end_token=model.end_token,
+            pcm_batch_frames=PCM_BATCH_FRAMES,
+        )
+        stack = config.slow
+        self._group = stack.heads // stack.kv_heads
+        # One page more than is handed out, for warm-up to write on.
+        self._pools = [
+            torch.zeros(2 * stack.kv_heads, (pages + 1) * page_tokens, stack.head_dim)
+            for _ in range(stack.layers)
+        ]
+        self._prefill = compile_module(model)
+        self._state = DecodeState(
+            compile_module(DecodeStep(model)),
+            self._pools,
+            slots=slots,
+            width=1 + config.codebooks,
+            page_tokens=page_tokens,
+            end_token=model.end_token,
+        )
+        self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()
+        self._results: SimpleQueue[StepResult | BaseException] = SimpleQueue()
+        self._launched = 0
+        self._collected = 0
+        self._worker = threading.Thread(target=self._work, name="decode-steps", daemon=True)
+        self._worker.start()
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        *,
+        slots: int = 8,
+        pages: int | None = None,
+        page_tokens: int = 64,
+        progress: Callable[[str], None] | None = None,
+    ) -> CpuRunner:
+        """Read a checkpoint folder; ``progress`` gets a line per file. Raises
+        :class:`.checkpoint.CheckpointError`.
+
+        ``pages`` defaults to a full context for every slot.
+        """
+        from .codec import load_runner_codec
+
+        config = read_config(model_dir)
+        tokenizer = load_tokenizer(model_dir)
+        model = DualAR(
+            config,
+            load_weights(model_dir, config, progress=progress),
+            config.semantic_ids(tokenizer.semantic),
+            tokenizer.end_token,
+            packed=packs_linear(),
+        )
+        codec = load_runner_codec(model_dir, max_slots=slots)
+        if pages is None:
+            pages = slots * -(-config.max_seq_len // page_tokens)
+        return cls(config, model, codec, slots=slots, pages=pages, page_tokens=page_tokens)
+
+    @property
+    def spec(self) -> RunnerSpec:
+        return self._spec
+
+    # Decode ---------------------------------------------------------------------------------------
+
+    def launch(self, plan: StepPlan) -> None:
+        if plan.step != self._launched:
+            raise ValueError(f"step {plan.step} launched, {self._launched} is next")
+        if self._launched - self._collected >= STEPS_IN_FLIGHT:
+            raise ValueError(f"step {plan.step - STEPS_IN_FLIGHT} was not collected")
+        self._launched += 1
+        self._plans.put(plan)
+
+    def collect(self, step: int) -> StepResult:
+        if step != self._collected or step >= self._launched:
+            raise ValueError(f"step {step} collected, {self._collected} of {self._launched} next")
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        self._collected += 1
+        return result
+
+    def _work(self) -> None:
+        """Worker thread: a failed step is handed to ``collect``, and ends the thread."""
+        with torch.inference_mode():
+            while (plan := self._plans.get()) is not None:
+                try:
+                    self._results.put(self._state.run(plan))
+                except Exception as error:  # handed over; whoever collects decides
+                    self._results.put(error)
+                    return
+
+    # Prefill --------------------------------------------------------------------------------------
+
+    def prefill(self, chunk: PrefillChunk) -> None:
+        size = self._spec.page_tokens
+        end = chunk.position + len(chunk.columns)
+        if len(chunk.table) * size < end:
+            raise ValueError(f"{len(chunk.table)} pages do not hold {end} positions")
+        with torch.inference_mode():
+            if chunk.copy_page is not None:
+                self._copy_page(*chunk.copy_page)
+            columns = torch.from_numpy(np.ascontiguousarray(chunk.columns))
+            table = torch.tensor(chunk.table)
+            begin = chunk.position
+            while begin < end:
+                stop = min(end, (begin // PREFILL_ROWS + 1) * PREFILL_ROWS)
+                rows = columns[begin - chunk.position : stop - chunk.position]
+                self._prefill_rows(rows, begin, table[: (stop - 1) // size + 1])
+                begin = stop
+
+    def _prefill_rows(self, columns: Tensor, begin: int, table: Tensor) -> None:
+        count, size = len(columns), self._spec.page_tokens
+        positions = torch.arange(begin, begin + count)
+        places = table[positions // size] * size + positions % size
+        x = self._prefill.embed(columns)
+        if count == 1:  # products of one row may have other bits
+            x = torch.cat([x, x])
+            positions = positions.expand(2)
+        length = begin + count
+        mask = torch.zeros(count, 1, length)
+        mask.masked_fill_(
+            torch.arange(length) > torch.arange(begin, length).view(-1, 1, 1), -np.inf
+        )
+        mask = mask.expand(count, self._group, length).reshape(-1, length)
+        self._prefill.slow_stack(
+            x, positions, self._pools, size, places, [table], [length], [count], mask
+        )
+
+    def _copy_page(self, source: int, target: int) -> None:
+        size = self._spec.page_tokens
+        for pool in self._pools:
+            pool[:, target * size : (target + 1) * size] = pool[
+                :, source * size : (source + 1) * size
+            ]
+
+    # Codec ----------------------------------------------------------------------------------------
+
+    def vocode(self, batch: VocodeBatch) -> Int16Array:
+        with torch.inference_mode():
+            codes = torch.from_numpy(np.ascontiguousarray(batch.codes))
+            sound = self._codec.decode(batch.slots, codes, torch.from_numpy(batch.reset))
+            return (sound.clamp(-1.0, 1.0) * 32767.0).round().to(torch.int16).numpy()
+
+    def encode(self, samples: Float32Array) -> Int32Array:
+        with torch.inference_mode():
+            codes = self._codec.encode(torch.from_numpy(np.ascontiguousarray(samples)))
+            return codes.to(torch.int32).numpy()
+
+    # Life -----------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Compile for every number of rows, and check what the rows' independence rests on."""
+        slots, trash = self._spec.max_slots, self._spec.pages
+        sampling = SlotSampling(temperature=0.7, top_p=0.9, top_k=30, seed=0)
+        column = np.zeros(1 + self._spec.codebooks, np.int32)
+        with torch.inference_mode():
+            self._state.rows_vary = rows_are_independent(self._model, max(slots, 2))
+            for _ in range(2):
+                for rows in (1, 2, PREFILL_ROWS):
+                    page = torch.tensor([trash])
+                    self._prefill_rows(torch.zeros(rows, len(column), dtype=torch.int32), 0, page)
+                for rows in range(1, slots + 1):
+                    joins = tuple(Join(s, 0, 0, 0, column, (trash,), sampling) for s in range(rows))
+                    self._state.run(StepPlan(step=0, slots=tuple(range(rows)), joins=joins))
+
+    def close(self) -> None:
+        self._plans.put(None)
+        self._worker.join()
