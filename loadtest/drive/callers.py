@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.loadtest.measure.metrics import Figures
 from shoal.loadtest.measure.playout import play
-from shoal.loadtest.measure.timeline import Kind
+from shoal.loadtest.measure.timeline import Ending, Kind
 from shoal.loadtest.plan.arrivals import burst_times, next_start_s, poisson, think_s
 from shoal.loadtest.plan.turn_plan import Script, TurnPlan
 from shoal.loadtest.targets.target import TurnOver
@@ -24,6 +24,9 @@ from .load import Load, Mode, WorkerPlan
 
 _BACK_OFF_S = 0.5
 """Pause of a closed-loop user whose turn failed: hammering a full server shows nothing."""
+
+NEVER_SENT = TurnOver(Ending.TIMEOUT, "never sent: no line became free in time")
+"""A turn that was due but found its line, or every line, busy for longer than a turn may take."""
 
 NewLine = Callable[[], Line]
 
@@ -72,7 +75,10 @@ async def _closed(
         if load.period_s > 0:
             turn = script.next(due_s, voice=voice)
             due_s += load.period_s
-            await _speak(collector, line, turn)
+            if now_s() > turn.scheduled_s + plan.line_rules.turn_timeout_s:
+                collector.add(line.refused(turn, NEVER_SENT))
+            else:
+                await _speak(collector, line, turn)
             continue
         try:
             await line.prepare(voice)
@@ -131,10 +137,17 @@ async def _open(plan: WorkerPlan, window: Window, collector: Collector, new_line
     sockets = asyncio.Semaphore(max(1, load.max_sockets // plan.workers))
 
     async def one(turn: TurnPlan) -> None:
-        async with sockets:
-            line = idle.pop() if idle else new_line()
-            await _speak(collector, line, turn)
-            idle.append(line)
+        patience_s = max(0.0, turn.scheduled_s - now_s()) + plan.line_rules.turn_timeout_s
+        try:
+            async with asyncio.timeout(patience_s):
+                await sockets.acquire()
+        except TimeoutError:
+            collector.add(new_line().refused(turn, NEVER_SENT))
+            return
+        line = idle.pop() if idle else new_line()
+        await _speak(collector, line, turn)
+        idle.append(line)
+        sockets.release()
 
     async with asyncio.TaskGroup() as group:
         for due_s in poisson(rng, load.level / plan.workers, window.start_s, load.burst):

@@ -125,7 +125,7 @@ def _follow(
     """Results of all, and the machine's CPU share in the window where it can be known."""
     results: list[WorkerResult] = []
     open_pipes = list(pipes)
-    last_s = window.stop_s + plan.line_rules.turn_timeout_s + _GRACE_S
+    last_s = window.stop_s + 2 * plan.line_rules.turn_timeout_s + _GRACE_S
     at_from: tuple[float, float] | None = None
     at_to: tuple[float, float] | None = None
     stopping = False

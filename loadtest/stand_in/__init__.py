@@ -1,0 +1,1 @@
+"""A server that lies on purpose, to see whether the load tester notices. Speaks every dialect."""
