@@ -30,6 +30,7 @@ _EVENT = re.compile(
 )
 _CLOSER_RUN = re.compile("[" + re.escape(_CLOSERS) + "]*")
 _SPACES = re.compile(r"\s*")
+_GAP = re.compile(r"\s+")
 _WORD_AHEAD = re.compile(r"[\"'“‘«(*_]*([^\W\d_]*)")
 _TOKEN_BEFORE = re.compile(r"[^\s\[\](<>\"“‘*]*$")
 _DOTTED = re.compile(r"^(?:[^\W\d_]{1,2}\.)*[^\W\d_]$")
@@ -140,11 +141,19 @@ def last_word_cut(text: str, cuts: Cuts, most: int, least: int = 1) -> int:
     Not in a mark, not behind a number or a title (what follows belongs to it). The window's end
     counts as a boundary only behind a character that cannot be inside a word.
     """
-    for at in range(min(most, cuts.held), max(least, 1) - 1, -1):
+    most = min(most, cuts.held)
+    if _NO_SPACES.search(text, 0, most) is not None:
+        stops = range(most, max(least, 1) - 1, -1)
+    else:  # only white space and the window's end can be boundaries
+        stops = [found.start() for found in _GAP.finditer(text, 0, most + 1)][::-1]
+        if most == len(text):
+            stops.insert(0, most)
+    for at in stops:
         if (
-            _between_words(text, at)
-            and not _in_mark(cuts, at)
+            max(least, 1) <= at <= most
+            and _between_words(text, at)
             and not text[at - 1].isspace()
+            and not _in_mark(cuts, at)
             and not _leans_forward(text, at)
         ):
             return at

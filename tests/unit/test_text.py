@@ -14,6 +14,7 @@ from shoal.engine.api import Latency, Segmentation
 from shoal.engine.text import LIMIT_CHARS, LIMIT_MARKS, FlushMark, Segment, TextFeed, TextLimitError
 
 Item = str | int
+RULES = Segmentation()
 
 
 def show(item: Segment | FlushMark | None) -> Item | None:
@@ -34,9 +35,7 @@ def drain(feed: TextFeed, now: float = 0.0, speaking: bool | None = None) -> lis
     return items
 
 
-def segments(
-    text: str, rules: Segmentation = Segmentation(), speaking: bool | None = False
-) -> list[Item]:
+def segments(text: str, rules: Segmentation = RULES, speaking: bool | None = False) -> list[Item]:
     feed = TextFeed(rules)
     feed.push(text, 0.0)
     feed.end()
