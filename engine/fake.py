@@ -1,0 +1,349 @@
+"""``FakeEngine``: the engine's port with a tone instead of a voice. No torch, no weights.
+
+For tests, demos and load-test dry runs. It keeps the port's promises: slots that a stream holds
+only while it speaks, a bounded wait, cancel and pause at a step's boundary, batches of events in
+order. What it says is a pure function of text, voice and seed. One thread owns all state; commands
+come in by a queue.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .api import (
+    Cancel,
+    Command,
+    Deliver,
+    EndText,
+    EngineInfo,
+    EngineStats,
+    Event,
+    Failed,
+    Fault,
+    Finished,
+    Flush,
+    Flushed,
+    OnFatal,
+    Open,
+    Opened,
+    Pause,
+    Pcm,
+    Prepare,
+    PushText,
+    Resume,
+    Sampling,
+    SegmentStarted,
+    StreamId,
+    Timing,
+    Voice,
+    VoiceInfo,
+)
+
+SECONDS_PER_LETTER = 0.06
+LEAST_FRAMES = 4
+CHUNK_FRAMES = 2
+MAX_WAITING_CHARS = 1 << 20
+_SENTENCE_END = re.compile(r"[.!?。！？\n]+(?=\s)")
+_AUDIO_MAGIC = (b"RIFF", b"ID3", b"fLaC", b"OggS", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One turn; owned by the engine's thread."""
+
+    open: Open
+    ready: deque[str | int] = field(default_factory=deque[str | int])  # a segment, or a mark
+    buffer: str = ""
+    ended: bool = False
+    paused: bool = False
+    slot: bool = False
+    waiting_since_s: float | None = None
+    first_text_s: float | None = None
+    slot_s: float = 0.0
+    speaking: bytes = b""  # the rest of the segment's samples
+    held: list[bytes] = field(default_factory=list[bytes])  # frames not yet delivered
+    seq: int = 0
+    frames: int = 0
+    samples: int = 0
+    segments: int = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.speaking or self.held or self.ready)
+
+
+def tone(text: str, voice: str, seed: int, rate: int, frame_samples: int) -> bytes:
+    """What the fake says: whole frames, longer for longer text, a pitch for each voice.
+
+    Empty for text with no letter or digit in it.
+    """
+    letters = sum(character.isalnum() for character in text)
+    if not letters:
+        return b""
+    frames = max(LEAST_FRAMES, math.ceil(letters * SECONDS_PER_LETTER * rate / frame_samples))
+    pitch_hz = 220.0 + (sum(voice.encode()) + 7 * seed) % 220
+    time_s = np.arange(frames * frame_samples) / rate
+    envelope = 0.6 + 0.4 * np.sin(2 * np.pi * 4 * time_s)
+    wave = 0.4 * envelope * np.sin(2 * np.pi * pitch_hz * time_s)
+    return (wave * 32767).astype("<i2").tobytes()
+
+
+class FakeEngine:
+    """See the module. ``speed`` is how many times faster than real time one slot speaks."""
+
+    def __init__(
+        self,
+        *,
+        slots: int = 4,
+        speed: float = 20.0,
+        sample_rate: int = 24_000,
+        frame_samples: int = 1_200,
+        wait_s: float = 1.0,
+        max_waiting: int = 8,
+        voices: Sequence[str] = ("default",),
+        warm_up_s: float = 0.0,
+        fails_on: str = "",
+    ) -> None:
+        """``fails_on``: a segment that contains it makes its stream fail, as a fault of ours."""
+        self._info = EngineInfo(
+            model="fake-tone",
+            sample_rate=sample_rate,
+            frame_samples=frame_samples,
+            codebooks=0,
+            slots=slots,
+            max_positions=0,
+            device="none",
+            sampling=Sampling(temperature=0.0, top_p=1.0, top_k=0, max_frames_per_segment=2048),
+            note="a fake engine: tones instead of speech",
+        )
+        self._step_s = frame_samples / sample_rate / speed
+        self._wait_s = wait_s
+        self._max_waiting = max_waiting
+        self._voices = tuple(voices)
+        self._warm_up_s = warm_up_s
+        self._fails_on = fails_on
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._streams: dict[StreamId, _Stream] = {}
+        self._stats = EngineStats()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def start(self, deliver: Deliver, on_fatal: OnFatal) -> None:
+        time.sleep(self._warm_up_s)
+        self._thread = threading.Thread(
+            target=self._run, args=(deliver, on_fatal), name="fake-engine", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        self._commands.put(command)
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def voices(self) -> Sequence[VoiceInfo]:
+        return [VoiceInfo(voice, 10.0, 0.0) for voice in self._voices]
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._commands.put(None)
+            self._thread.join()
+            self._thread = None
+
+    # The thread ---------------------------------------------------------------------------------
+
+    def _run(self, deliver: Deliver, on_fatal: OnFatal) -> None:
+        try:
+            while self._take_commands(events := []):
+                self._admit(events)
+                stepped = self._step(events)
+                self._snapshot()
+                if events:
+                    deliver(events)
+                if stepped:
+                    time.sleep(self._step_s)
+        except Exception as error:  # the edge of the thread
+            on_fatal(error)
+
+    def _take_commands(self, events: list[Event]) -> bool:
+        """Apply what has come in; block while there is nothing else to do. False: stop."""
+        streams = self._streams.values()
+        waiting = any(s.waiting_since_s is not None for s in streams)
+        block = not any(s.slot and not s.paused and s.has_work for s in streams)
+        while True:
+            try:
+                command = self._commands.get(block, timeout=0.02 if waiting else None)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            self._apply(command, events)
+            block = False
+
+    def _apply(self, command: Command, events: list[Event]) -> None:
+        match command:
+            case Prepare():
+                return
+            case Open(stream=stream, voice=voice):
+                self._streams[stream] = _Stream(command)
+                if problem := self._problem(voice):
+                    self._fail(stream, Fault.CLIENT, problem, events)
+                else:
+                    events.append(Opened(stream, prefill_s=0.0, cached=True))
+            case Cancel(stream=stream):
+                self._streams.pop(stream, None)
+            case _:
+                known = self._streams.get(command.stream)
+                if known is not None:
+                    self._apply_to(known, command, events)
+
+    def _apply_to(
+        self,
+        stream: _Stream,
+        command: PushText | Flush | EndText | Pause | Resume,
+        events: list[Event],
+    ) -> None:
+        match command:
+            case PushText(text=text) if not stream.ended:
+                stream.buffer += text
+                if stream.first_text_s is None:
+                    stream.first_text_s = time.monotonic()
+                if len(stream.buffer) > MAX_WAITING_CHARS:
+                    self._fail(command.stream, Fault.CLIENT, "too much text is waiting", events)
+                while end := _SENTENCE_END.search(stream.buffer):
+                    stream.ready.append(stream.buffer[: end.end()])
+                    stream.buffer = stream.buffer[end.end() :]
+            case Flush(mark=mark):
+                self._cut(stream)
+                stream.ready.append(mark)
+            case EndText():
+                self._cut(stream)
+                stream.ended = True
+            case Pause():
+                stream.paused = True
+            case Resume():
+                stream.paused = False
+            case _:
+                pass
+
+    @staticmethod
+    def _cut(stream: _Stream) -> None:
+        if stream.buffer:
+            stream.ready.append(stream.buffer)
+            stream.buffer = ""
+
+    def _problem(self, voice: Voice) -> str:
+        if voice.voice_id is not None:
+            return "" if voice.voice_id in self._voices else "Reference not found"
+        for number, reference in enumerate(voice.references, 1):
+            if not reference.audio.startswith(_AUDIO_MAGIC):
+                return f"reference {number} is not audio"
+        return ""
+
+    def _admit(self, events: list[Event]) -> None:
+        """Give free slots to who waits longest; refuse who waited too long or finds a queue."""
+        now_s = time.monotonic()
+        free = self._info.slots - sum(s.slot for s in self._streams.values())
+        waiting: list[tuple[float, StreamId]] = []
+        for stream_id, stream in list(self._streams.items()):
+            self._settle(stream_id, stream, events)
+            if not stream.has_work or stream.slot:
+                continue
+            if stream.waiting_since_s is None:
+                stream.waiting_since_s = now_s
+            waiting.append((stream.waiting_since_s, stream_id))
+        for place, (since_s, stream_id) in enumerate(sorted(waiting)):
+            stream = self._streams[stream_id]
+            if place < free:
+                stream.slot, stream.slot_s, stream.waiting_since_s = True, now_s, None
+            elif now_s - since_s > self._wait_s or place - free >= self._max_waiting:
+                self._fail(stream_id, Fault.BUSY, "Concurrency limit exceeded", events)
+
+    def _settle(self, stream_id: StreamId, stream: _Stream, events: list[Event]) -> None:
+        """Answer marks and the end where no audio stands before them."""
+        while not stream.speaking and not stream.held and stream.ready:
+            match stream.ready[0]:
+                case int() as mark:
+                    events.append(Flushed(stream_id, mark, stream.samples))
+                case text if any(character.isalnum() for character in text):
+                    return
+                case _:
+                    pass
+            stream.ready.popleft()
+        if stream.ended and not stream.has_work:
+            events.append(Finished(stream_id, stream.frames, stream.samples, stream.segments))
+            del self._streams[stream_id]
+        elif not stream.has_work:
+            stream.slot, stream.waiting_since_s = False, None
+
+    def _step(self, events: list[Event]) -> bool:
+        """One frame for every stream that holds a slot. False when none did anything."""
+        stepped = False
+        for stream_id, stream in list(self._streams.items()):
+            if stream.slot and not stream.paused and stream.has_work:
+                stepped = True
+                self._speak(stream_id, stream, events)
+        return stepped
+
+    def _speak(self, stream_id: StreamId, stream: _Stream, events: list[Event]) -> None:
+        if not stream.speaking and stream.ready and isinstance(stream.ready[0], str):
+            text = stream.ready.popleft()
+            assert isinstance(text, str)
+            if self._fails_on and self._fails_on in text:
+                self._fail(stream_id, Fault.ENGINE, "the engine failed", events)
+                return
+            voice = stream.open.voice.voice_id or ""
+            seed = stream.open.sampling.seed or 0
+            info = self._info
+            stream.speaking = tone(text, voice, seed, info.sample_rate, info.frame_samples)
+            events.append(SegmentStarted(stream_id, stream.segments, text, stream.samples))
+            stream.segments += 1
+        frame_bytes = 2 * self._info.frame_samples
+        stream.held.append(stream.speaking[:frame_bytes])
+        stream.speaking = stream.speaking[frame_bytes:]
+        stream.frames += 1
+        if len(stream.held) < CHUNK_FRAMES and stream.speaking:
+            return
+        samples = b"".join(stream.held)
+        stream.held.clear()
+        events.append(Pcm(stream_id, stream.seq, samples, self._timing(stream)))
+        stream.seq += 1
+        stream.samples += len(samples) // 2
+        self._settle(stream_id, stream, events)
+
+    def _timing(self, stream: _Stream) -> Timing | None:
+        if stream.seq or stream.first_text_s is None:
+            return None
+        now_s = time.monotonic()
+        return Timing(stream.slot_s - stream.first_text_s, 0.0, now_s - stream.slot_s, 0.0)
+
+    def _fail(self, stream: StreamId, fault: Fault, message: str, events: list[Event]) -> None:
+        if self._streams.pop(stream, None) is not None:
+            events.append(Failed(stream, fault, message))
+
+    def _snapshot(self) -> None:
+        streams = list(self._streams.values())
+        now_s = time.monotonic()
+        waits = [now_s - s.waiting_since_s for s in streams if s.waiting_since_s is not None]
+        self._stats = replace(
+            self._stats,
+            slots_busy=sum(s.slot for s in streams),
+            streams_open=len(streams),
+            streams_waiting=len(waits),
+            oldest_wait_s=max(waits, default=0.0),
+            steps=self._stats.steps + 1,
+            frames=self._stats.frames + sum(s.slot for s in streams),
+            last_step_s=self._step_s,
+        )
