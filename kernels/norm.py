@@ -84,6 +84,21 @@ def store_normed_group(h, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, rows, live, g
 
 
 @triton.jit
+def store_normed_row(h, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, row, D, G: tl.constexpr):
+    """``store_normed_group`` of a whole row at once: h fp32 [G, 128], G >= D / 128."""
+    g = tl.arange(0, G)
+    c = g[:, None] * 128 + tl.arange(0, 128)[None, :]
+    group = g < D // 128
+    live = group[:, None] & (c < D)
+    w = tl.load(WEIGHT + c, mask=live, other=0.0).to(tl.float32)
+    q, scale = quantise_rows(h * w)
+    tl.store(Q + tl.cast(row, tl.int64) * D + c, q, mask=live)
+    tl.store(SC + g * sc_stride + row, scale, mask=group)
+    h64 = h.to(tl.float64)
+    tl.store(SQ + g * sq_stride + row, tl.sum(h64 * h64, axis=1).to(tl.float32), mask=group)
+
+
+@triton.jit
 def finish_group(
     PART, RES, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, rows, group, M, D, SPLITS: tl.constexpr
 ):

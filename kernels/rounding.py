@@ -73,7 +73,7 @@ def dot(a, b):
 def group_scale(amax):
     """The scale of a group and its inverse, from the largest magnitude: value = e4m3 * scale."""
     top = tl.maximum(amax, 1e-10)
-    return top * (1.0 / 448.0), 448.0 / top
+    return top * (1.0 / 448.0), tl.div_rn(tl.zeros_like(top) + 448.0, top)
 
 
 @triton.jit
@@ -120,7 +120,15 @@ def let_next_start(PDL: tl.constexpr):
 
 
 def launch_options(*, warps: int, stages: int = 2, pdl: bool = False) -> dict[str, int | bool]:
-    """Compiler options of a launch; the interpreter takes none of them."""
+    """Compiler options of a launch; the interpreter takes none of them.
+
+    Fused multiply-add is asked for by name: its default changes between versions, and bits with it.
+    """
     if INTERPRETED:
         return {}
-    return {"num_warps": warps, "num_stages": stages, "launch_pdl": pdl}
+    return {
+        "num_warps": warps,
+        "num_stages": stages,
+        "launch_pdl": pdl,
+        "enable_fp_fusion": True,
+    }

@@ -9,7 +9,6 @@ once for each architecture and look at what it prints.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 HOPPER, BLACKWELL = 90, 120
 SHARED_LIMIT = {HOPPER: 227 * 1024, BLACKWELL: 99 * 1024}
@@ -121,6 +118,7 @@ def compile_cases(architecture: int, wanted: str = "") -> Iterator[Compiled]:
 def cases(architecture: int) -> Iterator[tuple[str, Callable[[], None]]]:
     if architecture == HOPPER:
         yield from gemm_cases()
+        yield from attention_cases()
 
 
 def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
@@ -198,6 +196,53 @@ def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "quantise", lambda: quantise(y, Fp8Rows.empty(16, inner, "cpu"))
 
 
+def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    import torch
+
+    from shoal.kernels.attention import Workspace, decode_attention
+    from shoal.kernels.cascade import prefix_attention
+    from shoal.kernels.extend import extend_attention
+    from shoal.kernels.fast_attention import fast_attention
+    from shoal.kernels.heads import rope_tables, store_heads
+    from shoal.kernels.norm import NormedRows
+    from shoal.kernels.pages import Heads
+    from shoal.kernels.quantise import Fp8Rows
+
+    m = 16
+    weight = torch.empty(128, dtype=torch.bfloat16)
+    heads = Heads(32, 8, 128, 1e-6, rope_tables(64, 128, 1e6, "cpu"), weight, weight)
+    qkv = torch.empty(4, m, 6144)
+    rows = NormedRows.empty(m, 2560, "cpu")
+    pages = torch.empty(8, 8, 64, 128, dtype=torch.bfloat16)
+    number = torch.zeros(m, dtype=torch.int32)
+    table = torch.zeros(m, 16, dtype=torch.int32)
+    where = (pages, pages, table, number, number)
+    work = Workspace.empty(m, heads, "cpu")
+    out = Fp8Rows.empty(m, 4096, "cpu")
+    queries = torch.empty(m, 32, 128, dtype=torch.bfloat16)
+    yield "decode", lambda: decode_attention(qkv, rows, heads, *where, work, out)
+    yield (
+        "cascade",
+        lambda: (
+            prefix_attention(qkv, rows, heads, *where, number, table, work),
+            decode_attention(qkv, rows, heads, *where, work, out, prefix=number),
+        )[0],
+    )
+    yield "extend", lambda: extend_attention(queries, heads, pages, pages, table, 64, out)
+    yield (
+        "store",
+        lambda: store_heads(
+            qkv, rows, (weight, weight), heads.rope, table, 0, pages, pages, queries, 1e-6
+        ),
+    )
+    fast = torch.empty(m, 8, 16, 128, dtype=torch.bfloat16)
+    plain = Heads(32, 8, 128, 1e-6, heads.rope)
+    yield "fast", lambda: fast_attention(qkv, rows, plain, fast, fast, 3, out)
+    two = Fp8Rows.empty(m, 4096, "cpu")
+    yield "fast2", lambda: fast_attention(qkv, rows, plain, fast, fast, 0, two, tokens=2)
+
+
 if __name__ == "__main__":
     for done in compile_cases(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""):
-        print(json.dumps(asdict(done)), flush=True)
+        sys.stdout.write(json.dumps(asdict(done)) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,190 @@
+"""What happens to a head between the QKV projection and attention: QK-norm and rotary positions.
+
+Rotary pairs are interleaved (2 i, 2 i + 1), the tables are rounded to bf16, and every rounding
+point of an eager bf16 model is kept, because the cached keys are compared with its keys.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .norm import NormedRows, load_squares, rms_factor
+from .rounding import (
+    bf16,
+    launch_options,
+    load_split_sum,
+    on_bf16_grid,
+)
+
+
+@triton.jit
+def row_factor(SQ, sq_stride, row, K, eps, NORMED: tl.constexpr, G: tl.constexpr):
+    """fp32 [1]: the rms factor of ``row`` of a product whose rows were normed, else 1."""
+    rows = row + tl.arange(0, 1)
+    factor = tl.full([1], 1.0, tl.float32)
+    if NORMED:
+        factor = rms_factor(load_squares(SQ, sq_stride, rows, rows >= 0, K, G), K, eps)
+    return factor
+
+
+@triton.jit
+def load_heads(QKV, at, live, factor, split_stride, D: tl.constexpr, SPLITS: tl.constexpr):
+    """fp32 [R, D] on the bf16 grid: the heads that start at ``at`` [R] in the projection."""
+    where = at[:, None] + tl.arange(0, D)[None, :]
+    x = load_split_sum(QKV + where, split_stride, live[:, None], SPLITS)
+    return on_bf16_grid(x * factor[:, None])
+
+
+@triton.jit
+def norm_heads(x, WEIGHT, eps, D: tl.constexpr):
+    """RMSNorm of each row of [R, D] with ``WEIGHT`` bf16 [D]."""
+    r = 1.0 / tl.sqrt_rn(tl.sum(x * x, axis=1) / D + eps)
+    w = tl.load(WEIGHT + tl.arange(0, D)).to(tl.float32)
+    return on_bf16_grid(on_bf16_grid(x * r[:, None]) * w[None, :])
+
+
+@triton.jit
+def rotate_heads(x, COS, SIN, positions, R: tl.constexpr, D: tl.constexpr):
+    """Rotate [R, D] to ``positions`` [R]; tables bf16 [positions, D / 2]."""
+    at = positions[:, None] * (D // 2) + tl.arange(0, D // 2)[None, :]
+    c = tl.load(COS + at).to(tl.float32)
+    s = tl.load(SIN + at).to(tl.float32)
+    even, odd = tl.split(tl.reshape(x, [R, D // 2, 2]))
+    return on_bf16_grid(tl.reshape(tl.join(even * c - odd * s, odd * c + even * s), [R, D]))
+
+
+@triton.jit(do_not_specialize=["M", "start"])
+def store_heads_kernel(
+    QKV,
+    SQ,
+    sq_stride,
+    QN,
+    KN,
+    COS,
+    SIN,
+    TABLE,
+    KEYS,
+    VALUES,
+    OUT,
+    M,
+    start,
+    K,
+    eps,
+    SPLITS: tl.constexpr,
+    NORMED: tl.constexpr,
+    G: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    HQ: tl.constexpr,
+    HKV: tl.constexpr,
+    GQ2: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+):
+    """grid (M, HKV): one token's queries of a kv head to OUT, its key and value to their page."""
+    m = tl.program_id(0)
+    h = tl.program_id(1)
+    GQ: tl.constexpr = HQ // HKV
+    heads = h * GQ + tl.arange(0, GQ2)
+    live = tl.arange(0, GQ2) < GQ
+    one = tl.arange(0, 1)
+    position = start + m
+    stride = tl.cast(M, tl.int64) * ((HQ + 2 * HKV) * D)
+    row = tl.cast(m, tl.int64) * ((HQ + 2 * HKV) * D)
+    factor = row_factor(SQ, sq_stride, m, K, eps, NORMED, G)
+    q = load_heads(QKV, row + heads * D, live, factor, stride, D, SPLITS)
+    k = load_heads(QKV, row + (HQ + h + one) * D, one >= 0, factor, stride, D, SPLITS)
+    v = load_heads(QKV, row + (HQ + HKV + h + one) * D, one >= 0, factor, stride, D, SPLITS)
+    if QK_NORM:
+        q = norm_heads(q, QN, eps, D)
+        k = norm_heads(k, KN, eps, D)
+    q = rotate_heads(q, COS, SIN, position + heads * 0, GQ2, D)
+    k = rotate_heads(k, COS, SIN, position + one, 1, D)
+    d = tl.arange(0, D)
+    out = tl.cast(m, tl.int64) * (HQ * D) + heads[:, None] * D + d[None, :]
+    tl.store(OUT + out, bf16(q), mask=live[:, None])
+    page = tl.load(TABLE + position // PAGE).to(tl.int64)
+    at = ((page * HKV + h) * PAGE + position % PAGE) * D + one[:, None] * D + d[None, :]
+    tl.store(KEYS + at, bf16(k))
+    tl.store(VALUES + at, bf16(v))
+
+
+def store_heads(
+    qkv: torch.Tensor,
+    normed: NormedRows | None,
+    qk_weights: tuple[torch.Tensor, torch.Tensor] | None,
+    rope: tuple[torch.Tensor, torch.Tensor],
+    table: torch.Tensor,
+    start: int,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    queries: torch.Tensor,
+    eps: float,
+) -> None:
+    """Prefill's step between projection and attention, for M tokens at ``start`` onwards.
+
+    ``qkv`` [S, M, (HQ + 2 HKV) D] fp32 partials or bf16 (S 1); ``normed``: the rows it came from,
+    when their rms factor is still to be applied. ``qk_weights``: bf16 [D] each, or None. ``table``
+    int32 [pages of this context]. ``keys``/``values`` bf16 [pages, HKV, page, D] are written;
+    ``queries`` bf16 [M, HQ, D] is the output.
+    """
+    m, hq, d = queries.shape
+    hkv = keys.shape[1]
+    qn, kn = qk_weights if qk_weights is not None else (rope[0], rope[0])
+    squares = qkv if normed is None else normed.squares
+    depth = d if normed is None else normed.rows.values.shape[1]
+    store_heads_kernel[(m, hkv)](
+        qkv,
+        squares,
+        squares.stride(0),
+        qn,
+        kn,
+        rope[0],
+        rope[1],
+        table,
+        keys,
+        values,
+        queries,
+        m,
+        start,
+        depth,
+        eps,
+        SPLITS=qkv.shape[0],
+        NORMED=normed is not None,
+        G=triton.next_power_of_2(max(1, depth // 128)),
+        QK_NORM=qk_weights is not None,
+        HQ=hq,
+        HKV=hkv,
+        GQ2=triton.next_power_of_2(hq // hkv),
+        D=d,
+        PAGE=keys.shape[2],
+        **launch_options(warps=2),
+    )
+
+
+def rope_tables(
+    positions: int, head_dim: int, theta: float, device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(cos, sin), bf16 [positions, head_dim / 2]: computed in fp32, then rounded."""
+    inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
+    angles = torch.outer(torch.arange(positions).float(), inverse)
+    return angles.cos().bfloat16().to(device), angles.sin().bfloat16().to(device)
+
+
+def heads_reference(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    rope: tuple[torch.Tensor, torch.Tensor] | None,
+    positions: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """bf16 [M, heads, D] from bf16 [M, heads, D]: QK-norm, then rotation, as an eager model."""
+    if weight is not None:
+        r = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+        x = (x.float() * r).bfloat16() * weight
+    if rope is not None:
+        c, s = (t[positions].float()[:, None] for t in rope)
+        even, odd = x.float()[..., 0::2], x.float()[..., 1::2]
+        x = torch.stack([even * c - odd * s, odd * c + even * s], -1).flatten(-2).bfloat16()
+    return x

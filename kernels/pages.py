@@ -1,0 +1,122 @@
+"""What every attention over pages shares: the shape of a layer's heads, the inner loop, the output.
+
+Pages are bf16 ``[pages, kv heads, page, head dim]``, so the tokens of a page lie together for each
+head. A page is a multiple of 32 tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from .rounding import bf16, dot, quantise_rows
+
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """Constants of an attention layer. Weights bf16 [D] or None; tables bf16 [positions, D / 2]."""
+
+    queries: int
+    keys: int
+    dim: int
+    eps: float
+    rope: tuple[torch.Tensor, torch.Tensor]
+    query_weight: torch.Tensor | None = None
+    key_weight: torch.Tensor | None = None
+
+
+@triton.jit
+def attend(
+    q,
+    KEYS,
+    VALUES,
+    TABLE,
+    h,
+    first,
+    last,
+    end,
+    scale,
+    top,
+    total,
+    acc,
+    HKV: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+    BT: tl.constexpr,
+):
+    """Fold blocks [first, last) of a context of ``end`` tokens into (top, total, acc).
+
+    q bf16 [R, D]. ``scale`` includes log2(e): sums are of powers of two.
+    """
+    t = tl.arange(0, BT)
+    d = tl.arange(0, D)
+    for block in tl.range(first, last):
+        token = block * BT
+        page = tl.load(TABLE + token // PAGE).to(tl.int64)
+        base = ((page * HKV + h) * PAGE + token % PAGE) * D
+        seen = token + t < end
+        k = tl.load(KEYS + base + t[None, :] * D + d[:, None])
+        # What lies behind the end may be anything, and zero times it must be zero.
+        v = tl.load(VALUES + base + t[:, None] * D + d[None, :], mask=seen[:, None], other=0.0)
+        score = tl.where(seen[None, :], dot(q, k) * scale, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, axis=1))
+        fade = tl.exp2(top - higher)
+        p = tl.exp2(score - higher[:, None])
+        total = total * fade + tl.sum(p, axis=1)
+        acc = acc * fade[:, None] + dot(bf16(p), v)
+        top = higher
+    return top, total, acc
+
+
+@triton.jit
+def store_outputs(
+    y, heads, live, m, OUT, OSC, osc_stride, HQ: tl.constexpr, D: tl.constexpr, QUANT
+):
+    """y fp32 [R, D] of ``heads`` [R] to row m: e4m3 with a scale a head (D is 128), or bf16."""
+    at = tl.cast(m, tl.int64) * (HQ * D) + heads[:, None] * D + tl.arange(0, D)[None, :]
+    y = bf16(y).to(tl.float32)
+    if QUANT:
+        value, scale = quantise_rows(y)
+        tl.store(OUT + at, value, mask=live[:, None])
+        tl.store(OSC + heads * osc_stride + m, scale, mask=live)
+    else:
+        tl.store(OUT + at, bf16(y), mask=live[:, None])
+
+
+def block_tokens(page: int) -> int:
+    """Tokens of one step of the inner loop: a page or an even part of one."""
+    return 64 if page % 64 == 0 else 32
+
+
+def check_pages(keys: torch.Tensor, values: torch.Tensor, quant: bool, heads: Heads) -> None:
+    """ValueError for pages or heads that the kernels cannot serve."""
+    shape = (keys.shape[0], heads.keys, keys.shape[2], heads.dim)
+    if keys.shape != shape or values.shape != shape or keys.shape[2] % 32:
+        raise ValueError(
+            f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not "
+            f"[pages, {heads.keys}, a multiple of 32, {heads.dim}]"
+        )
+    if quant and heads.dim != 128:
+        raise ValueError(f"a head of {heads.dim} is no quantisation group")
+
+
+def attention_reference(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int
+) -> torch.Tensor:
+    """fp32 [L, HQ, D]: causal attention over [T, HKV, D] of tokens ``first`` .. T - 1."""
+    length, hq, d = q.shape
+    k, v = (t.float().repeat_interleave(hq // t.shape[1], 1) for t in (keys, values))
+    score = torch.einsum("lhd,thd->hlt", q.float(), k) * d**-0.5
+    t = torch.arange(len(k), device=q.device)
+    hidden = t[None, :] > first + torch.arange(length, device=q.device)[:, None]
+    return torch.einsum("hlt,thd->lhd", score.masked_fill(hidden, float("-inf")).softmax(-1), v)
+
+
+def gather_pages(pages: torch.Tensor, table: torch.Tensor, tokens: int) -> torch.Tensor:
+    """[tokens, HKV, D]: a context out of pages [pages, HKV, page, D]."""
+    return pages[table.long()].transpose(1, 2).flatten(0, 1)[:tokens]

@@ -1,0 +1,295 @@
+"""Attention kernels against plain torch: paged decode, shared prefix, prefill, the fast stack."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
+
+from shoal.kernels.attention import Workspace, decode_attention
+from shoal.kernels.cascade import prefix_attention
+from shoal.kernels.extend import extend_attention
+from shoal.kernels.fast_attention import fast_attention
+from shoal.kernels.heads import heads_reference, rope_tables, store_heads
+from shoal.kernels.norm import NormedRows
+from shoal.kernels.pages import Heads, attention_reference, gather_pages
+from shoal.kernels.quantise import Fp8Rows, dequantise_rows
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EPS = 1e-6
+PAGES, PAGE = 24, 32
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def make_heads(dim: int, qk_norm: bool, queries: int = 8, keys: int = 2) -> Heads:
+    weights = [1 + 0.2 * random(dim, seed=s) for s in (1, 2)]
+    return Heads(
+        queries,
+        keys,
+        dim,
+        EPS,
+        rope_tables(512, dim, 1e6, DEVICE),
+        weights[0].bfloat16() if qk_norm else None,
+        weights[1].bfloat16() if qk_norm else None,
+    )
+
+
+@dataclass
+class Step:
+    """A decode step over random pages; slot s of the tables belongs to row ``slots.index(s)``."""
+
+    heads: Heads
+    keys: torch.Tensor
+    values: torch.Tensor
+    tables: torch.Tensor
+    slots: torch.Tensor
+    positions: torch.Tensor
+    qkv: torch.Tensor
+    normed: NormedRows | None = None
+
+    def rows(self, chosen: list[int]) -> Step:
+        normed = self.normed
+        if normed is not None:
+            scales = Fp8Rows(normed.rows.values[chosen], normed.rows.scales[:, chosen])
+            normed = NormedRows(scales, normed.squares[:, chosen].contiguous())
+        return replace(
+            self,
+            keys=self.keys.clone(),
+            values=self.values.clone(),
+            slots=self.slots[chosen],
+            positions=self.positions[chosen],
+            qkv=self.qkv[:, chosen].contiguous(),
+            normed=normed,
+        )
+
+    def run(
+        self, prefix: torch.Tensor | None = None, groups: torch.Tensor | None = None
+    ) -> Fp8Rows:
+        m = len(self.slots)
+        out = Fp8Rows.empty(m, self.heads.queries * self.heads.dim, DEVICE)
+        quant = self.heads.dim == 128
+        rows = torch.full_like(out.values, float("nan"), dtype=torch.bfloat16)
+        work = Workspace.empty(m, self.heads, DEVICE)
+        work.outputs.fill_(float("nan"))
+        work.sums.fill_(float("nan"))
+        where = (self.keys, self.values, self.tables, self.slots, self.positions)
+        if prefix is not None and groups is not None:
+            prefix_attention(self.qkv, self.normed, self.heads, *where, prefix, groups, work)
+        decode_attention(
+            self.qkv, self.normed, self.heads, *where, work, out if quant else rows, prefix=prefix
+        )
+        assert not work.arrived.any()
+        return out if quant else Fp8Rows(rows, torch.empty(0))
+
+    def expected(self) -> torch.Tensor:
+        """bf16-rounded fp32 rows [M, HQ D]; also checks what was written to the pages."""
+        h = self.heads
+        x = self.qkv.float().sum(0)
+        if self.normed is not None:
+            width = self.normed.rows.values.shape[1]
+            x = x * torch.rsqrt(self.normed.squares.sum(0) / width + EPS)[:, None]
+        x = x.bfloat16().view(len(x), -1, h.dim)
+        at = self.positions.long()
+        q = heads_reference(x[:, : h.queries], h.query_weight, h.rope, at, EPS)
+        k = heads_reference(x[:, h.queries :][:, : h.keys], h.key_weight, h.rope, at, EPS)
+        v = x[:, h.queries + h.keys :]
+        rows = []
+        for i, position in enumerate(at.tolist()):
+            table = self.tables[self.slots[i]]
+            page, offset = int(table[position // PAGE]), position % PAGE
+            assert relative(self.keys[page, :, offset], k[i]) < 2e-3
+            assert relative(self.values[page, :, offset], v[i]) < 2e-3
+            past = (gather_pages(t, table, position) for t in (self.keys, self.values))
+            all_k, all_v = (torch.cat([a, b[i][None]]) for a, b in zip(past, (k, v), strict=True))
+            rows.append(attention_reference(q[i][None], all_k, all_v, position).flatten())
+        return torch.stack(rows).bfloat16().float()
+
+
+def make_step(
+    positions: list[int], dim: int = 128, qk_norm: bool = True, parts: int = 2, normed: bool = True
+) -> Step:
+    heads = make_heads(dim, qk_norm)
+    m = len(positions)
+    shuffled = torch.randperm(PAGES, generator=torch.Generator().manual_seed(5))
+    tables = torch.zeros(m + 1, 12, dtype=torch.int32)
+    used = 0
+    for row, position in enumerate(positions):
+        count = position // PAGE + 1
+        tables[m - row, :count] = shuffled[used : used + count]
+        used += count
+    assert used <= PAGES
+    width = (heads.queries + 2 * heads.keys) * dim
+    rows = None
+    if normed:
+        rows = NormedRows.empty(m, 256, DEVICE)
+        rows.squares.copy_(random(2, m, seed=6).abs() * 256)
+    return Step(
+        heads,
+        random(PAGES, heads.keys, PAGE, dim, seed=3).bfloat16(),
+        random(PAGES, heads.keys, PAGE, dim, seed=4).bfloat16(),
+        tables.to(DEVICE),
+        torch.tensor([m - row for row in range(m)], dtype=torch.int32, device=DEVICE),
+        torch.tensor(positions, dtype=torch.int32, device=DEVICE),
+        random(parts, m, width, seed=7) if parts > 1 else random(1, m, width, seed=7).bfloat16(),
+        rows,
+    )
+
+
+@pytest.mark.parametrize(
+    ("positions", "qk_norm", "parts", "normed"),
+    [([0, 31, 32, 70, 300], True, 4, True), ([1, 127, 200], False, 1, False)],
+)
+def test_paged_decode(positions: list[int], qk_norm: bool, parts: int, normed: bool) -> None:
+    step = make_step(positions, qk_norm=qk_norm, parts=parts, normed=normed)
+    out = step.run()
+    # What e4m3 with a scale a head costs.
+    assert relative(dequantise_rows(out), step.expected()) < 0.032
+
+
+def test_paged_decode_of_small_heads_in_bf16() -> None:
+    step = make_step([3, 150, 0], dim=64, parts=1, normed=False)
+    out = step.run()
+    assert relative(out.values, step.expected()) < 5e-3
+
+
+def test_what_lies_behind_the_end_of_a_page_is_not_seen() -> None:
+    step = make_step([70, 40])
+    clean = step.rows([0, 1]).run()
+    for row, position in enumerate(step.positions.tolist()):
+        page = step.tables[step.slots[row], position // PAGE]
+        step.keys[page, :, position % PAGE :] = float("nan")
+        step.values[page, :, position % PAGE :] = float("nan")
+    assert torch.equal(step.run().values.float(), clean.values.float())
+
+
+def test_bits_of_a_decoded_row_do_not_depend_on_its_neighbours() -> None:
+    step = make_step([5, 300, 64, 131])
+    full = step.rows([0, 1, 2, 3]).run()
+    for chosen in ([1], [3, 1], [2]):
+        out = step.rows(chosen).run()
+        assert torch.equal(out.values.float(), full.values[chosen].float())
+        assert torch.equal(out.scales, full.scales[:, chosen])
+
+
+def shared(step: Step, pages: int) -> Step:
+    """The same step with the first ``pages`` pages of every row those of row 0."""
+    tables = step.tables.clone()
+    tables[:, :pages] = step.tables[step.slots[0], :pages]
+    return replace(step, tables=tables)
+
+
+def groups_of(rows: list[list[int]]) -> torch.Tensor:
+    table = torch.full((len(rows), 16), -1, dtype=torch.int32)
+    for group, members in enumerate(rows):
+        table[group, : len(members)] = torch.tensor(members, dtype=torch.int32)
+    return table.to(DEVICE)
+
+
+@pytest.mark.parametrize("pages", [1, 5])
+def test_a_shared_prefix_is_read_once_and_changes_nothing(pages: int) -> None:
+    step = shared(make_step([pages * PAGE, pages * PAGE + 1, 180, 190]), pages)
+    prefix = torch.full((4,), pages * PAGE, dtype=torch.int32, device=DEVICE)
+    prefix[3] = 0  # a row on its own, in no group
+    together = step.rows([0, 1, 2, 3])
+    out = together.run(prefix, groups_of([[0, 1, 2], []]))
+    assert relative(dequantise_rows(out), together.expected()) < 0.032
+    for row in (0, 2, 3):
+        alone = step.rows([row])
+        group = [0] if prefix[row] else []
+        single = alone.run(prefix[row][None], groups_of([group]))
+        assert torch.equal(single.values.float(), out.values[[row]].float())
+        assert torch.equal(single.scales, out.scales[:, [row]])
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_prefill_in_chunks_is_causal_attention(dim: int) -> None:
+    heads = make_heads(dim, qk_norm=True)
+    table = torch.tensor([7, 3, 11, 0], dtype=torch.int32, device=DEVICE)
+    total, cut = 100, 37
+    qkv = random(1, total, 12 * dim, seed=8).bfloat16()
+    keys, values = (torch.zeros(12, 2, PAGE, dim, device=DEVICE).bfloat16() for _ in "kv")
+    keys.fill_(float("nan"))
+    values.fill_(float("nan"))
+    rows = []
+    for start, end in ((0, cut), (cut, total)):
+        part = qkv[:, start:end].contiguous()
+        queries = torch.empty(end - start, 8, dim, dtype=torch.bfloat16, device=DEVICE)
+        weights = (heads.query_weight, heads.key_weight)
+        store_heads(part, None, weights, heads.rope, table, start, keys, values, queries, EPS)
+        out = torch.full((end - start, 8 * dim), float("nan"), device=DEVICE).bfloat16()
+        extend_attention(queries, heads, keys, values, table, start, out)
+        rows.append(out)
+        if dim == 128:
+            quantised = Fp8Rows.empty(end - start, 8 * dim, DEVICE)
+            extend_attention(queries, heads, keys, values, table, start, quantised)
+            assert relative(dequantise_rows(quantised), out) < 0.032
+    x = qkv[0].view(total, 12, dim)
+    at = torch.arange(total, device=DEVICE)
+    q = heads_reference(x[:, :8], heads.query_weight, heads.rope, at, EPS)
+    k = heads_reference(x[:, 8:10], heads.key_weight, heads.rope, at, EPS)
+    assert relative(gather_pages(keys, table, total), k) < 2e-3
+    assert torch.equal(gather_pages(values, table, total), x[:, 10:])
+    expected = attention_reference(q, k, x[:, 10:], 0).flatten(1)
+    assert relative(torch.cat(rows), expected) < 5e-3
+
+
+@pytest.mark.parametrize(("dim", "qk_norm"), [(128, False), (64, True)])
+def test_fast_attention_with_its_first_two_positions_merged(dim: int, qk_norm: bool) -> None:
+    heads = make_heads(dim, qk_norm)
+    m, steps, parts = 3, 4, 2
+    qkv = random(steps, parts, m, 12 * dim, seed=9)
+    keys, values = (torch.full((m, 2, 16, dim), float("nan")).bfloat16().to(DEVICE) for _ in "kv")
+
+    def run(position: int, projected: torch.Tensor, tokens: int) -> torch.Tensor:
+        rows = projected.shape[1]
+        out = torch.full((rows, 8 * dim), float("nan"), device=DEVICE).bfloat16()
+        work = (keys, values, position)
+        fast_attention(projected, None, heads, *work, out, tokens=tokens)
+        if dim == 128:
+            quantised = Fp8Rows.empty(rows, 8 * dim, DEVICE)
+            fast_attention(projected, None, heads, *work, quantised, tokens=tokens)
+            assert relative(dequantise_rows(quantised), out) < 0.032
+        return out
+
+    merged = run(0, torch.cat([qkv[0], qkv[1]], 1).contiguous(), 2)
+    later = [run(p, qkv[p], 1) for p in range(2, steps)]
+    got = torch.cat([merged.view(2, m, -1), torch.stack(later)])
+
+    x = qkv.sum(1).bfloat16().view(steps, m, 12, dim)
+    at = torch.arange(steps, device=DEVICE)
+    for row in range(m):
+        q = heads_reference(x[:, row, :8], heads.query_weight, heads.rope, at, EPS)
+        k = heads_reference(x[:, row, 8:10], heads.key_weight, heads.rope, at, EPS)
+        expected = attention_reference(q, k, x[:, row, 10:], 0).flatten(1)
+        assert relative(got[:, row], expected) < 5e-3
+
+    before = keys.clone()
+    one_by_one = [run(p, qkv[p], 1) for p in range(2)]
+    assert torch.equal(torch.stack(one_by_one), merged.view(2, m, -1))
+    assert torch.equal(keys[:, :, :2], before[:, :, :2])
+
+
+def test_pages_and_heads_that_do_not_fit_are_refused() -> None:
+    step = make_step([3])
+    with pytest.raises(ValueError, match="multiple of 32"):
+        replace(step, keys=step.keys[:, :, :30], values=step.values[:, :, :30]).run()
+    heads = make_heads(64, False)
+    out = Fp8Rows.empty(1, 512, DEVICE)
+    pages = torch.zeros(2, 2, 32, 64, dtype=torch.bfloat16, device=DEVICE)
+    queries = torch.zeros(1, 8, 64, dtype=torch.bfloat16, device=DEVICE)
+    with pytest.raises(ValueError, match="no quantisation group"):
+        extend_attention(queries, heads, pages, pages, step.tables[0], 0, out)
+    with pytest.raises(ValueError, match="no quantisation group"):
+        fast_attention(queries.view(1, 1, 512), None, heads, pages, pages, 0, out)
