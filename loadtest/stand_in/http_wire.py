@@ -35,6 +35,8 @@ class HttpWire:
                 self._http.start_next_cycle()
         except (ConnectionError, h11.ProtocolError):
             pass
+        except asyncio.CancelledError:
+            pass  # the server ends; asyncio would log a cancelled handler as a failure
         finally:
             self._writer.close()
 

@@ -68,19 +68,22 @@ def full_length_s(lie: Lie, chars: int) -> float:
 
 
 def speech(lie: Lie, length_s: float, rate: int) -> bytes:
-    """A tone with a soft end, after the silence asked for. Mono s16le at ``rate``."""
+    """A tone with a soft end, after the silence asked for. Mono s16le at ``rate``.
+
+    The last 70 ms are the end: 50 ms fading, 20 ms silent. An abrupt end lacks them.
+    """
     silent = round(lie.leading_silence_s * rate)
     total = round(length_s * rate)
     at = np.arange(max(0, total - silent))
     loudness = 1.6 if lie.clipped else 0.3
     tone = loudness * np.sin(2 * np.pi * 220 * (at + 0.5) / rate)
-    fade = min(len(tone), round(0.05 * rate))
-    if fade:
-        tone[-fade:] *= np.linspace(1.0, 0.0, fade)
+    end = min(len(tone), round(0.07 * rate))
+    if end:
+        tone[-end:] *= np.clip(np.linspace(1.0, -0.4, end), 0.0, 1.0)
     sound = np.concatenate((np.zeros(min(silent, total)), tone))
     keep = total - round(lie.cut_short_s * rate)
     if lie.abrupt:
-        keep -= fade
+        keep -= end
     samples = np.clip(sound[: max(0, keep)] * 32767, -32768, 32767)
     return samples.astype("<i2").tobytes()
 

@@ -1,0 +1,1 @@
+"""``shoal load``: arguments in, exit code out."""
