@@ -26,7 +26,7 @@ class VoiceConfig:
     """How a checkpoint wants to be used when nobody says otherwise."""
 
     frontend: str
-    """``none``: the model reads any text. ``english``: text is spelled out and lower-cased first."""
+    """``none``: the model reads any text. ``english``: text is normalised for English first."""
     temperature: float
     top_p: float
     top_k: int
@@ -37,7 +37,7 @@ class VoiceConfig:
 
 
 def read_json(path: Path) -> Mapping[str, object]:
-    """The object in ``path``. Raises :class:`CheckpointError` when absent, broken or not an object."""
+    """The object in ``path``. Raises :class:`CheckpointError` when there is none."""
     try:
         loaded: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def read_json(path: Path) -> Mapping[str, object]:
 
 
 def int_of(source: Mapping[str, object], key: str, default: int | None, where: str) -> int:
-    """``source[key]`` as an int; ``default`` when absent or null, an error when that is ``None``."""
+    """``source[key]`` as an int. Absent or null: ``default``, or an error without one."""
     value = source.get(key)
     if value is None and default is not None:
         return default
@@ -95,7 +95,9 @@ def read_voice_config(directory: Path, *, max_seq_len: int) -> VoiceConfig:
     path = directory / VOICE_CONFIG
     raw: Mapping[str, object] = read_json(path) if path.exists() else {}
     _only(raw, {"frontend", "sampling", "max_segment_chars", "max_context"}, str(path))
-    sampling = section_of(raw, "sampling", str(path)) if "sampling" in raw else {}
+    sampling: Mapping[str, object] = {}
+    if "sampling" in raw:
+        sampling = section_of(raw, "sampling", str(path))
     _only(sampling, {"temperature", "top_p", "top_k"}, f"{path}: sampling")
 
     frontend = raw.get("frontend") or "none"

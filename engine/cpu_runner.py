@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cpu_state import DecodeState
+from .model.decode_state import DecodeState
 from .model.compile import compile_module, packs_linear, rows_are_independent
 from .model.config import DualARConfig, read_config
 from .model.dual_ar import DualAR

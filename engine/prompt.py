@@ -40,10 +40,11 @@ class PromptReference:
 class PromptBuilder:
     """Builds columns for one model. Immutable."""
 
-    def __init__(self, tokenizer: Tokenizer, codebooks: int, semantic_begin: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, codebooks: int, semantic: range) -> None:
+        """``semantic``: the ids of the semantic tokens, one per code."""
         self._tokenizer = tokenizer
         self._codebooks = codebooks
-        self._semantic_begin = semantic_begin
+        self._semantic = semantic
 
     def prefix(self, references: Sequence[PromptReference] = ()) -> Int32Array:
         """The system message: what does not depend on the text to speak."""
@@ -79,11 +80,16 @@ class PromptBuilder:
         return self._columns([Control("<|im_end|>\n")])
 
     def frames(self, codes: Int32Array) -> Int32Array:
-        """Columns of code frames int32 [frames, codebooks]."""
+        """Columns of code frames int32 [frames, codebooks], each code below the codebook size.
+
+        Raises ``ValueError`` for anything else.
+        """
         if codes.ndim != 2 or codes.shape[1] != self._codebooks:
             raise ValueError(f"codes must be [frames, {self._codebooks}], are {codes.shape}")
+        if codes.size and not 0 <= codes.min() <= codes.max() < len(self._semantic):
+            raise ValueError(f"codes must be in 0..{len(self._semantic) - 1}")
         columns = np.empty((len(codes), 1 + self._codebooks), np.int32)
-        columns[:, 0] = codes[:, 0] + self._semantic_begin
+        columns[:, 0] = codes[:, 0] + self._semantic.start
         columns[:, 1:] = codes
         return columns
 

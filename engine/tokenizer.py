@@ -27,8 +27,8 @@ IM_END = "<|im_end|>"
 VOICE = "<|voice|>"
 _SEMANTIC = re.compile(r"<\|semantic:(\d+)\|>")
 
-# How the tiktoken files of the flat layout cut text before merging. Part of the file format: the
-# files do not say it. The last but one alternative looks like a mistyped look-ahead and has to stay.
+# How the tiktoken files of the flat layout cut text before merging. Part of the file format, though
+# no file says it. The last but one looks like a mistyped look-ahead and has to stay so.
 _TIKTOKEN_CUTS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
     r"\p{P}",
@@ -123,7 +123,7 @@ def _load_bpe_json(path: Path) -> Tokenizer:
         model["merges"] = [m for m in model["merges"] if _merged(m) not in added]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: not a byte-level BPE tokenizer ({error!r})") from error
-    plain = {**raw, "added_tokens": [], "model": model, "post_processor": None}
+    plain: dict[str, Any] = {**raw, "added_tokens": [], "model": model, "post_processor": None}
     try:
         encoder = tokenizers.Tokenizer.from_str(json.dumps(plain))
     except Exception as error:  # the library raises bare Exception for everything
@@ -175,7 +175,7 @@ def _special_tokens(path: Path, *, first: int) -> dict[str, int]:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
     if not isinstance(loaded, list | dict):
         raise CheckpointError(f"{path}: must be a list of tokens")
-    tokens = [str(token) for token in cast("list[object]", list(loaded))]
+    tokens = [str(token) for token in cast("list[object] | dict[str, object]", loaded)]
     ids = {token: first + position for position, token in enumerate(tokens)}
     if len(ids) != len(tokens):
         raise CheckpointError(f"{path}: a token is listed twice")

@@ -81,7 +81,8 @@ class DualARConfig:
             raise CheckpointError("neither tokenizer nor config.json has the semantic tokens")
         if len(ids) != self.codebook_size:
             raise CheckpointError(
-                f"the tokenizer has {len(ids)} semantic tokens, config.json says {self.codebook_size}"
+                f"the tokenizer has {len(ids)} semantic tokens, "
+                f"config.json says {self.codebook_size}"
             )
         if ids.start < 0 or ids.stop > self.vocab_size:
             raise CheckpointError(

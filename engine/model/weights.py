@@ -112,7 +112,7 @@ def _read_files(
         say(f"reading {path.name} ({number} of {len(files)})")
         try:
             with safe_open(path, framework="pt", device=device) as shard:
-                for key in shard.keys():  # noqa: SIM118 - not a mapping
+                for key in shard.keys():
                     if key in weights:
                         raise CheckpointError(f"{path}: {key} is in another shard too")
                     weights[key] = shard.get_tensor(key)

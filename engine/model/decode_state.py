@@ -1,6 +1,6 @@
-"""Per-slot decode state on a CPU, and the step over it.
+"""Per-slot decode state for the CPU runner, and the step over it.
 
-Owns what lives on the device for a slot: its last column, position, draw counter, window,
+Owns what would live on a device for a slot: its last column, position, draw counter, window,
 sampling, page table and whether it ended. One thread at a time; the runner's worker. Knows
 nothing of threads or queues.
 """
@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .model.philox import seed_words
-from .model.sampling import (
+from shoal.engine.runner import Join, SlotSampling, StepPlan, StepResult
+
+from .philox import seed_words
+from .sampling import (
     MIN_TEMPERATURE,
     NARROW_TOP_K,
     WINDOW_FRAMES,
     prev_tokens_shift_inplace,
 )
-from .runner import Join, SlotSampling, StepPlan, StepResult
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class _Slot:
 
 
 class DecodeState:
-    """State of all slots. ``step`` is a compiled :class:`.model.step.DecodeStep`."""
+    """State of all slots. ``step`` is a compiled :class:`.step.DecodeStep`."""
 
     def __init__(
         self,
