@@ -59,7 +59,7 @@ def stretches(blocks, BT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, SPLITS: tl.c
     return tl.minimum(tl.cdiv(blocks * BT, SPLIT_TOKENS), SPLITS)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "sq_stride", "table_stride", "osc_stride"])
 def decode_kernel(
     QKV,
     SQ,

@@ -18,7 +18,7 @@ from .pages import LOG2_E, Heads, attend, block_tokens, check_pages
 from .rounding import bf16, launch_options, let_next_start, wait_for_previous
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "sq_stride", "table_stride"])
 def prefix_kernel(
     QKV,
     SQ,

@@ -14,7 +14,7 @@ from .norm import NormedRows, store_normed_group
 from .rounding import bf16, launch_options, let_next_start, on_bf16_grid, wait_for_previous
 
 
-@triton.jit(do_not_specialize=["first", "last"])
+@triton.jit(do_not_specialize=["first", "last", "column_stride", "sc_stride", "sq_stride"])
 def embed_kernel(
     COLUMNS,
     column_stride,

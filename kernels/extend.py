@@ -19,7 +19,7 @@ PROGRAM_ROWS = 128
 """Query rows of a program: tokens times the query heads of a kv head."""
 
 
-@triton.jit(do_not_specialize=["L", "start"])
+@triton.jit(do_not_specialize=["L", "start", "osc_stride"])
 def extend_kernel(
     Q,
     KEYS,

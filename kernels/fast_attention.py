@@ -34,7 +34,7 @@ def new_head(
     return x
 
 
-@triton.jit(do_not_specialize=["M", "position"])
+@triton.jit(do_not_specialize=["M", "position", "sq_stride", "osc_stride"])
 def fast_kernel(
     QKV,
     SQ,

@@ -66,7 +66,7 @@ def load_rows_tile(X, m0, kb, safe, K, TMA: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "sc_stride", "sq_stride", "nsc_stride", "nsq_stride"])
 def gemm_kernel(
     X,
     SC,
@@ -233,7 +233,7 @@ def _launch(
         TMA=tile.tma,
         WIDE=wide,
         NORMED=squares is not None,
-        G=triton.next_power_of_2(k // 128),
+        G=triton.next_power_of_2(k // 128) if squares is not None else 1,
         END=end,
         PDL=pdl,
         **launch_options(warps=tile.warps, stages=tile.stages, pdl=pdl),

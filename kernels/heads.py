@@ -55,7 +55,7 @@ def rotate_heads(x, COS, SIN, positions, R: tl.constexpr, D: tl.constexpr):
     return on_bf16_grid(tl.reshape(tl.join(even * c - odd * s, odd * c + even * s), [R, D]))
 
 
-@triton.jit(do_not_specialize=["M", "start"])
+@triton.jit(do_not_specialize=["M", "start", "sq_stride"])
 def store_heads_kernel(
     QKV,
     SQ,

@@ -113,7 +113,7 @@ def finish_group(
     store_normed_group(h, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, rows, live, group, D)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "sc_stride", "sq_stride"])
 def add_norm_kernel(
     PART,
     RES,

@@ -157,7 +157,7 @@ def dequantise_rows(rows: Fp8Rows) -> torch.Tensor:
     return rows.values.float() * rows.scales.t().repeat_interleave(GROUP, 1)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "sc_stride"])
 def quantise_kernel(X, Q, SC, sc_stride, M, K, R: tl.constexpr, PDL: tl.constexpr):
     """grid (ceil(M / R), K / 128): bf16 [M, K] to e4m3 and scales."""
     rows = tl.program_id(0) * R + tl.arange(0, R)

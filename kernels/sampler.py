@@ -73,7 +73,20 @@ class FastInput:
     normed: NormedRows
 
 
-@triton.jit(do_not_specialize=["M", "codebook", "semantic_begin", "end_token"])
+@triton.jit(
+    do_not_specialize=[
+        "M",
+        "codebook",
+        "semantic_begin",
+        "end_token",
+        "sq_stride",
+        "state_stride",
+        "window_stride",
+        "out_stride",
+        "sc_stride",
+        "nsq_stride",
+    ]
+)
 def sample_kernel(
     LOGITS,
     SQ,

@@ -35,7 +35,7 @@ def gated(gate, up):
     return on_bf16_grid(on_bf16_grid(g / (1.0 + tl.exp(-g))) * on_bf16_grid(up))
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "sc_stride", "sq_stride", "osc_stride"])
 def gate_up_kernel(
     X,
     SC,
@@ -151,7 +151,7 @@ def gate_up(
     )
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "osc_stride"])
 def swiglu_kernel(
     X,
     OUT,
