@@ -119,6 +119,7 @@ def cases(architecture: int) -> Iterator[tuple[str, Callable[[], None]]]:
     if architecture == HOPPER:
         yield from gemm_cases()
         yield from attention_cases()
+        yield from sampler_cases()
 
 
 def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
@@ -240,6 +241,47 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "fast", lambda: fast_attention(qkv, rows, plain, fast, fast, 3, out)
     two = Fp8Rows.empty(m, 4096, "cpu")
     yield "fast2", lambda: fast_attention(qkv, rows, plain, fast, fast, 0, two, tokens=2)
+
+
+def sampler_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    import torch
+
+    from shoal.kernels.embedding import embed
+    from shoal.kernels.norm import NormedRows
+    from shoal.kernels.sampler import FastInput, Sampling, SlowToken, sample
+    from shoal.kernels.window import prev_tokens_shift_inplace
+
+    m, d = 16, 2560
+    number = torch.zeros(m, dtype=torch.int32)
+    columns = torch.zeros(m, 11, dtype=torch.int32)
+    row = torch.empty(m, d, dtype=torch.bfloat16)
+    table = torch.empty(40960, d, dtype=torch.bfloat16)
+    real = torch.empty(m)
+    sampling = Sampling(real, real, number, number, number, number)
+    normed = NormedRows.empty(m, d, "cpu")
+    slow = SlowToken(row, row[0], torch.zeros(m, 10, dtype=torch.int32), 5, 3)
+    target = FastInput(table, row, row[0], normed)
+    logits = torch.empty(4, m, 4096)
+    yield (
+        "sample-slow",
+        lambda: sample(
+            logits, None, 1e-6, 0, number, sampling, columns, slow=slow, fast_input=target
+        ),
+    )
+    yield (
+        "sample-fast",
+        lambda: sample(
+            logits, normed, 1e-6, 2, number, sampling, columns, fast_input=target
+        ),
+    )
+    yield (
+        "embed",
+        lambda: embed(
+            columns, table, table, (5, 9), 3.0, row, norm_weight=row[0], normed=normed
+        ),
+    )
+    window = torch.zeros(m, 10, 11, dtype=torch.int32)
+    yield "window", lambda: prev_tokens_shift_inplace(window, columns)
 
 
 if __name__ == "__main__":
