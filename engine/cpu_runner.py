@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .model.decode_state import DecodeState
 from .model.compile import compile_module, packs_linear, rows_are_independent
 from .model.config import DualARConfig, read_config
+from .model.decode_state import DecodeState
 from .model.dual_ar import DualAR
 from .model.step import DecodeStep
 from .model.weights import load_weights
