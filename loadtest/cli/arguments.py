@@ -97,6 +97,9 @@ def _speech(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPr
         metavar="A-B|whole",
         help="text as a language model streams it (conversations 20-80), or whole at once",
     )
+    group.add_argument(
+        "--by-sentence", action="store_true", help="send a sentence when its last token came"
+    )
     group.add_argument("--voices", default="", help="ids a,b,c or @file, most popular first")
     group.add_argument("--zipf", type=float, default=1.0, help="voice k has weight 1/k^ZIPF")
     group.add_argument("--reference", type=Path, help="WAV file of a voice to bring along")

@@ -150,6 +150,7 @@ def _speech(args: argparse.Namespace, talking: bool) -> Speech:
         sentences=(int(shortest), int(longest)),
         corpus=corpus,
         tokens_per_s=None if pace == "whole" else _pair(pace, "--tokens-per-s"),
+        by_sentence=args.by_sentence,
         voices=_voices(args),
         barge_in_share=barge_in,
         barge_in_s=_pair(args.barge_in_s, "--barge-in-s"),

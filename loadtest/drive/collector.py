@@ -5,8 +5,8 @@ Bounded: totals are histograms, rows and recordings are capped. No I/O, no clock
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.loadtest.measure.metrics import Figures, Rules, measure
@@ -76,13 +76,30 @@ class Progress:
     worst_lag_s: float = 0.0
 
 
-def badness(figures: Figures, slo: Slo) -> float:
-    """Orders turns for "worst": a broken one first, then what a listener would notice most."""
+def _severities(kept: Kept, slo: Slo) -> tuple[float, float, float]:
+    """How badly the turn broke, stalled, and was late; 0 where it did not."""
+    figures = kept.figures
     playout = figures.playout(slo.prebuffer_s)
-    stalled_s = playout.total_stall_s if playout else 0.0
-    broken = 0.0 if figures.complete else 60.0
-    strange = len(figures.faults) * 0.5
-    return broken + strange + 10.0 * stalled_s + (figures.ttfa_s or 0.0)
+    broke = 0.0 if figures.complete else 1.0 + figures.audio_s
+    return broke, playout.total_stall_s if playout else 0.0, figures.ttfa_s or 0.0
+
+
+def pick_worst(kept: Iterable[Kept], slo: Slo, size: int) -> list[Kept]:
+    """The ``size`` worst, in turn by each way of being bad, so that no kind hides the others."""
+    scored = [(_severities(one, slo), one) for one in kept]
+    orders: list[list[Kept]] = []
+    for way in range(3):
+        bad = [pair for pair in scored if pair[0][way] > 0]
+        bad.sort(key=lambda pair, way=way: pair[0][way], reverse=True)
+        orders.append([one for _, one in bad])
+    picked: list[Kept] = []
+    while len(picked) < size and any(orders):
+        for order in orders:
+            while order and any(order[0] is one for one in picked):
+                order.pop(0)
+            if order and len(picked) < size:
+                picked.append(order.pop(0))
+    return picked
 
 
 class Collector:
@@ -97,15 +114,14 @@ class Collector:
         self.totals = Totals(slo, frame_s, window_s=window.to_s - window.from_s)
         self.rows: deque[Row] = deque(maxlen=rows)
         self._worst_size = worst
-        self._worst: list[tuple[float, int, Kept]] = []
-        self._order = 0
+        self._candidates: list[Kept] = []
         self._progress = Progress()
         self.open_turns = 0
 
     @property
     def worst(self) -> list[Kept]:
-        """Worst first."""
-        return [kept for _, _, kept in sorted(self._worst, reverse=True)]
+        """See :func:`pick_worst`."""
+        return pick_worst(self._candidates, self._slo, self._worst_size)
 
     def on_audio(self, at_s: float, seconds: float) -> None:
         """A playable arrival of any turn."""
@@ -159,11 +175,8 @@ class Collector:
         return progress
 
     def _keep(self, kept: Kept) -> None:
-        if self._worst_size <= 0:
-            return
-        self._order += 1
-        entry = (badness(kept.figures, self._slo), self._order, kept)
-        if len(self._worst) < self._worst_size:
-            heapq.heappush(self._worst, entry)
-        elif entry[0] > self._worst[0][0]:
-            heapq.heapreplace(self._worst, entry)
+        """Keep it while it may be among the worst; sorted out now and then, so it stays bounded."""
+        if self._worst_size > 0:
+            self._candidates.append(kept)
+        if len(self._candidates) >= 4 * self._worst_size:
+            self._candidates = pick_worst(self._candidates, self._slo, self._worst_size)

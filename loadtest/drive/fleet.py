@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from shoal.loadtest.measure.histogram import Histogram
 from shoal.loadtest.measure.totals import Totals
 
-from .collector import Kept, Progress, Row, Window, badness
+from .collector import Kept, Progress, Row, Window, pick_worst
 from .line import LineCounts, now_s
 from .load import Mode, WorkerPlan
 from .saturation import Saturation, judge_client, machine_cpu_times
@@ -176,7 +176,6 @@ def _merged(
         counts.connects += result.counts.connects
         counts.reconnects += result.counts.reconnects
         counts.stray_messages += result.counts.stray_messages
-    worst.sort(key=lambda kept: badness(kept.figures, plan.slo), reverse=True)
     rows.sort(key=lambda row: row.at_s)
     saturation = judge_client(
         lag,
@@ -188,7 +187,7 @@ def _merged(
     return FleetResult(
         totals,
         rows[: plan.keep_rows],
-        worst[: plan.keep_worst],
+        pick_worst(worst, plan.slo, plan.keep_worst),
         counts,
         saturation,
         window,

@@ -217,9 +217,11 @@ class Line:
             await asyncio.gather(sender, listener, return_exceptions=True)
 
     async def _send(self, connection: Connection, plan: TurnPlan, recording: Recording) -> None:
-        for piece in plan.pieces:
+        for number, piece in enumerate(plan.pieces):
             await sleep_until(plan.scheduled_s + piece.offset_s)
-            if recording.sent_s is None:
+            if number == 0:
+                recording.began_s = now_s()
+            if number == plan.speakable_piece:
                 recording.sent_s = now_s()
             await connection.send_text(piece.text)
         await connection.end_text()

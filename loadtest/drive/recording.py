@@ -39,6 +39,7 @@ class Recording:
         self._meter: SoundMeter | None = None
         self.connect_s: float | None = None
         self.prepare_s: float | None = None
+        self.began_s: float | None = None
         self.sent_s: float | None = None
         self.text_done_s: float | None = None
         self.cut_s: float | None = None
@@ -97,7 +98,8 @@ class Recording:
             user=plan.user,
             kind=plan.kind,
             scheduled_s=plan.scheduled_s,
-            sentence_s=plan.sentence_s,
+            speakable_s=plan.speakable_s,
+            began_s=self.began_s,
             sent_s=self.sent_s,
             text_done_s=self.text_done_s,
             ended_s=at_s,

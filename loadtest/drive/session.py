@@ -13,7 +13,7 @@ from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.measure.prometheus import Stage
 from shoal.loadtest.measure.totals import Totals
 
-from .collector import Kept, Row, Window, badness
+from .collector import Kept, Row, Window, pick_worst
 from .fleet import FleetResult, Watcher, processes_for, run_fleet
 from .line import LineCounts
 from .load import Mode, WorkerPlan
@@ -134,14 +134,13 @@ def _combined(
         counts.connects += result.counts.connects
         counts.reconnects += result.counts.reconnects
         counts.stray_messages += result.counts.stray_messages
-    worst.sort(key=lambda kept: badness(kept.figures, plan.slo), reverse=True)
     return LevelResult(
         plan.load.mode,
         plan.load.level,
         totals,
         short,
         rows[: plan.keep_rows],
-        worst[: plan.keep_worst],
+        pick_worst(worst, plan.slo, plan.keep_worst),
         counts,
         [result.saturation for result in results],
         scrape.stages if scrape else [],

@@ -2,8 +2,10 @@
 
 The definitions, as the report states them:
 
-- T0 is the *scheduled* time of the turn's first speakable text; a cold turn's T0 is before its
-  connection is made. Figures ending in ``_sent`` count from the time the text really left.
+- T0 is the *scheduled* time of the turn's first speakable text: the text message, or where text
+  comes token by token the token that ends the first sentence. A cold turn's T0 is before its
+  connection is made. ``ttfa_sent`` counts from the time that text really left, ``ttfa_text`` from
+  when the turn's first token was due. Audio that comes before T0 counts as 0.
 - TTFB: first message with audio bytes. TTFA: first message that makes a sample decodable.
 - Audible TTFA: the first sample above -50 dBFS leaves the loudspeaker of a player without
   prebuffer, so leading silence counts.
@@ -78,7 +80,7 @@ class Figures:
     ttfb_s: float | None
     ttfa_s: float | None
     ttfa_sent_s: float | None
-    ttfa_sentence_s: float | None
+    ttfa_text_s: float | None
     audible_s: float | None
     playable_s: float | None
     connect_s: float | None
@@ -122,11 +124,11 @@ def measure(turn: Turn, rules: Rules) -> Figures:
     return Figures(
         ending=turn.ending,
         kind=turn.kind,
-        send_lag_s=_since(turn.scheduled_s, turn.sent_s),
-        ttfb_s=_since(turn.scheduled_s, next((a.at_s for a in heard if a.size_bytes), None)),
-        ttfa_s=_since(turn.scheduled_s, first_pcm_s),
+        send_lag_s=_since(turn.speakable_s, turn.sent_s),
+        ttfb_s=_since(turn.speakable_s, next((a.at_s for a in heard if a.size_bytes), None)),
+        ttfa_s=_since(turn.speakable_s, first_pcm_s),
         ttfa_sent_s=_since(turn.sent_s, first_pcm_s),
-        ttfa_sentence_s=_since(turn.sentence_s, first_pcm_s),
+        ttfa_text_s=_since(turn.scheduled_s, first_pcm_s),
         audible_s=_audible_s(turn, bare),
         playable_s=_playable_s(turn, bare),
         connect_s=turn.connect_s,
@@ -157,7 +159,7 @@ def _before_cut(turn: Turn) -> tuple[Arrival, ...]:
 
 
 def _since(start_s: float | None, at_s: float | None) -> float | None:
-    return None if start_s is None or at_s is None else at_s - start_s
+    return None if start_s is None or at_s is None else max(0.0, at_s - start_s)
 
 
 def _audible_s(turn: Turn, bare: Playout | None) -> float | None:
@@ -167,19 +169,20 @@ def _audible_s(turn: Turn, bare: Playout | None) -> float | None:
     heard_s = bare.heard_at_s(sample)
     if turn.cut_s is not None and heard_s > turn.cut_s:
         return None
-    return heard_s - turn.scheduled_s
+    return max(0.0, heard_s - turn.speakable_s)
 
 
 def _playable_s(turn: Turn, bare: Playout | None) -> float | None:
     if bare is None:
         return None
-    return bare.start_s + max(0.0, -(bare.min_lead_s or 0.0)) - turn.scheduled_s
+    start_s = bare.start_s + max(0.0, -(bare.min_lead_s or 0.0))
+    return max(0.0, start_s - turn.speakable_s)
 
 
 def _rtf(turn: Turn, audio: list[Arrival], audio_s: float) -> float | None:
-    if turn.sent_s is None or not audio or turn.ending is not Ending.FINISHED:
+    if turn.began_s is None or not audio or turn.ending is not Ending.FINISHED:
         return None
-    return (audio[-1].at_s - turn.sent_s) / audio_s
+    return (audio[-1].at_s - turn.began_s) / audio_s
 
 
 def _jitter_s(audio: list[Arrival], rate: int) -> float | None:

@@ -53,18 +53,21 @@ class Sound:
 class Turn:
     """One turn as it happened.
 
-    ``scheduled_s`` is when its first speakable text was due, ``sent_s`` when it really left; a
-    tool that only keeps the second forgives a slow server. ``sentence_s`` is when the first
-    whole sentence was due. ``rate`` is the rate the audio is played at, ``header_rate`` what the
-    stream itself declares (``None`` for headerless audio), ``declared_audio_s`` the length the
-    server claims.
+    ``scheduled_s`` is when its first text was due and ``began_s`` when that really left;
+    ``speakable_s`` is when its first speakable text (a whole sentence, or all there is) was due
+    and ``sent_s`` when that left. For text sent whole the two pairs are one. A tool that only
+    keeps what really happened forgives a slow server.
+
+    ``rate`` is the rate the audio is played at, ``header_rate`` what the stream itself declares
+    (``None`` for headerless audio), ``declared_audio_s`` the length the server claims.
     """
 
     index: int
     user: int
     kind: Kind
     scheduled_s: float
-    sentence_s: float
+    speakable_s: float
+    began_s: float | None
     sent_s: float | None
     text_done_s: float | None
     ended_s: float

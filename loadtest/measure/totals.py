@@ -19,7 +19,7 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 100.0)
 DURATIONS = (
     "ttfa",
     "ttfa_sent",
-    "ttfa_sentence",
+    "ttfa_text",
     "ttfb",
     "audible",
     "playable",
@@ -99,7 +99,7 @@ class Totals:
         self._count_playouts(figures)
         self._record("ttfa", figures.ttfa_s)
         self._record("ttfa_sent", figures.ttfa_sent_s)
-        self._record("ttfa_sentence", figures.ttfa_sentence_s)
+        self._record("ttfa_text", figures.ttfa_text_s)
         self._record("ttfb", figures.ttfb_s)
         self._record("audible", figures.audible_s)
         self._record("playable", figures.playable_s)

@@ -93,21 +93,32 @@ def whole(text: str) -> tuple[Piece, ...]:
     return (Piece(0.0, text),)
 
 
-def paced(text: str, tokens_per_s: float) -> tuple[Piece, ...]:
-    """The text token by token; joined, the pieces are the text again."""
+def paced(text: str, tokens_per_s: float, by_sentence: bool = False) -> tuple[Piece, ...]:
+    """The text token by token, or sentence by sentence; joined, the pieces are the text again.
+
+    A sentence leaves when its last token came.
+    """
     tokens = _TOKEN.findall(text)
     tail = text[sum(map(len, tokens)) :]
     if tail and tokens:
         tokens[-1] += tail
-    return tuple(Piece(i / tokens_per_s, token) for i, token in enumerate(tokens)) or whole(text)
+    pieces: list[Piece] = []
+    gathered = ""
+    for i, token in enumerate(tokens):
+        gathered += token
+        whole_sentence = bool(_SENTENCE_END.intersection(token)) or i == len(tokens) - 1
+        if whole_sentence or not by_sentence:
+            pieces.append(Piece(i / tokens_per_s, gathered))
+            gathered = ""
+    return tuple(pieces) or whole(text)
 
 
-def first_sentence_offset_s(pieces: Sequence[Piece]) -> float:
-    """When the first whole sentence has left; with no sentence end, when all has."""
-    for piece in pieces:
+def first_speakable(pieces: Sequence[Piece]) -> int:
+    """Number of the piece that ends the first sentence; of the last one where none ends."""
+    for number, piece in enumerate(pieces):
         if _SENTENCE_END.intersection(piece.text):
-            return piece.offset_s
-    return pieces[-1].offset_s
+            return number
+    return len(pieces) - 1
 
 
 class Prompts:

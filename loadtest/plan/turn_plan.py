@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shoal.loadtest.measure.timeline import Kind
 
-from .text import Piece, Prompts, first_sentence_offset_s, paced, speech_chars, whole
+from .text import Piece, Prompts, first_speakable, paced, speech_chars, whole
 from .voices import Voice, VoiceMix
 
 
@@ -24,8 +24,14 @@ class TurnPlan:
     cut_after_s: float | None = None
 
     @property
-    def sentence_s(self) -> float:
-        return self.scheduled_s + first_sentence_offset_s(self.pieces)
+    def speakable_piece(self) -> int:
+        """Number of the piece with which there is something to speak."""
+        return first_speakable(self.pieces)
+
+    @property
+    def speakable_s(self) -> float:
+        """When that piece is due: the turn's T0."""
+        return self.scheduled_s + self.pieces[self.speakable_piece].offset_s
 
     @property
     def chars(self) -> int:
@@ -34,11 +40,16 @@ class TurnPlan:
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """How users speak: prompt length, pace (``None``: whole text at once), voices, barge-ins."""
+    """How users speak: prompt length, pace, voices, barge-ins.
+
+    ``tokens_per_s`` ``None`` sends the whole text at once. ``by_sentence`` gathers the tokens and
+    sends a sentence when its last one came, as agent frameworks do.
+    """
 
     sentences: tuple[int, int] = (1, 3)
     corpus: tuple[str, ...] = field(default=(), repr=False)
     tokens_per_s: tuple[float, float] | None = None
+    by_sentence: bool = False
     voices: VoiceMix = field(default_factory=VoiceMix)
     barge_in_share: float = 0.0
     barge_in_s: tuple[float, float] = (0.3, 3.0)
@@ -60,14 +71,15 @@ class Script:
         """The next turn, due at ``scheduled_s``, with ``voice`` or one from the mix."""
         speech, rng = self._speech, self._rng
         text = self._prompts.next()
-        pace = rng.uniform(*speech.tokens_per_s) if speech.tokens_per_s else None
+        pace = rng.uniform(*speech.tokens_per_s) if speech.tokens_per_s else 0.0
+        pieces = paced(text, pace, speech.by_sentence) if pace else whole(text)
         cut = kind is Kind.WARM and rng.random() < speech.barge_in_share
         plan = TurnPlan(
             self._index,
             self._user,
             kind,
             scheduled_s,
-            paced(text, pace) if pace else whole(text),
+            whole(text) if kind is Kind.COLD else pieces,
             voice or self.next_voice(),
             rng.uniform(*speech.barge_in_s) if cut else None,
         )

@@ -172,10 +172,11 @@ def worst_turn(turn: Mapping[str, Any]) -> str:
     chart = Chart(860, 130, linear(0, end_s), linear(0, 3), "Timeline of one turn")
     rows = [Tick(2.5, "text"), Tick(1.5, "arrives"), Tick(0.5, "plays")]
     chart.axes(ticks(0, end_s, 8), rows, "s after the text was due", "")
-    if turn["sent_s"] is not None:
-        done_s = turn["text_done_s"] if turn["text_done_s"] is not None else turn["sent_s"]
-        chart.box(0, turn["sent_s"], 2.2, 2.8, "late", "due, not yet sent")
-        chart.box(turn["sent_s"], done_s, 2.2, 2.8, _hue(3), "text is sent")
+    if turn["began_s"] is not None:
+        done_s = turn["text_done_s"] if turn["text_done_s"] is not None else turn["began_s"]
+        chart.box(0, turn["began_s"], 2.2, 2.8, "late", "due, not yet sent")
+        chart.box(turn["began_s"], done_s, 2.2, 2.8, _hue(3), "text is sent")
+    chart.rule("slo", x=turn["speakable_s"], tip="T0: first speakable text is due")
     for at_s, seconds in arrivals:
         height = 1.15 + min(0.7, 0.2 + seconds)
         tip = f"{at_s * 1e3:.1f} ms: {seconds * 1e3:.0f} ms of audio"

@@ -90,6 +90,7 @@ def _settings(plan: WorkerPlan) -> Json:
         "speech": {
             "sentences": list(speech.sentences),
             "corpus_lines": len(speech.corpus),
+            "by_sentence": speech.by_sentence,
             "tokens_per_s": list(speech.tokens_per_s) if speech.tokens_per_s else None,
             "voices": len(speech.voices.voices),
             "zipf": speech.voices.exponent,
@@ -151,7 +152,8 @@ def _worst(kept: Kept, wav: str) -> Json:
         "ttfa_s": _rounded(figures.ttfa_s),
         "audible_s": _rounded(figures.audible_s),
         "audio_s": _rounded(figures.audio_s),
-        "sent_s": relative(turn.sent_s),
+        "speakable_s": relative(turn.speakable_s),
+        "began_s": relative(turn.began_s),
         "text_done_s": relative(turn.text_done_s),
         "cut_s": relative(turn.cut_s),
         "ended_s": relative(turn.ended_s),

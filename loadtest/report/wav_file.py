@@ -12,7 +12,12 @@ from .result import run_name
 
 
 def save_worst(results: Sequence[LevelResult], folder: Path) -> dict[tuple[int, int], str]:
-    """Mono 16-bit WAV files; returns their names relative to ``folder``, by (run, rank)."""
+    """Mono 16-bit WAV files, in place of an earlier run's.
+
+    Returns their names relative to ``folder``, by (run, rank).
+    """
+    for stale in (folder / "worst").glob("*.wav"):
+        stale.unlink()
     names: dict[tuple[int, int], str] = {}
     for number, result in enumerate(results):
         for rank, kept in enumerate(result.worst):

@@ -30,7 +30,7 @@ class Fish:
     settings: ClassVar[Mapping[str, str]] = {
         "path": "path of the endpoint when the URL has none (/v1/tts/live)",
         "latency": "low, balanced or normal (low)",
-        "flush": "yes: a flush before the stop (no)",
+        "flush": "none, end (before the stop), or piece (after every text sent) (none)",
         "cut": "barge-in by 'close' (reconnects), or by a new 'start' on the socket (close)",
         "request": "JSON merged into start.request",
     }
@@ -56,7 +56,7 @@ class Fish:
         return FishConnection(
             socket,
             self._request,
-            flush=options.flag("flush", "no") == "yes",
+            flush=options.flag("flush", "none"),
             cut_by_start=options.flag("cut", self.cut_default) == "start",
         )
 
@@ -71,7 +71,7 @@ class FishConnection:
     """One live socket: start, text..., stop, then finish, and the next start."""
 
     def __init__(
-        self, socket: WebSocket, request: Mapping[str, Any], flush: bool, cut_by_start: bool
+        self, socket: WebSocket, request: Mapping[str, Any], flush: str, cut_by_start: bool
     ) -> None:
         self._socket = socket
         self._request = dict(request)
@@ -97,9 +97,11 @@ class FishConnection:
 
     async def send_text(self, text: str) -> None:
         await self._send({"event": "text", "text": text})
+        if self._flush == "piece":
+            await self._send({"event": "flush"})
 
     async def end_text(self) -> None:
-        if self._flush:
+        if self._flush == "end":
             await self._send({"event": "flush"})
         await self._send({"event": "stop"})
 
