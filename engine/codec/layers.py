@@ -19,20 +19,38 @@ from torch import Tensor
 
 from .state import StatePlan, Step
 
-# oneDNN convolution with weights laid out once instead of at every call: two to three times faster
-# at the sizes of one frame. Private to torch (its compiler uses it), hence looked up with care.
+# oneDNN with weights laid out once instead of at every call: two to three times faster at the
+# sizes of one frame, and a row's bits do not depend on how many rows or threads there are (those of
+# F.linear do). Private to torch (its compiler uses them), hence looked up with care.
 _PACK = getattr(torch.ops.mkldnn, "_reorder_convolution_weight", None)
 _PACKED = getattr(torch.ops.mkldnn, "_convolution_pointwise", None)
 _PACKED_ADD = getattr(torch.ops.mkldnn, "_convolution_pointwise_", None)
+_PACK_LINEAR = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+_PACKED_LINEAR = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 def can_pack(device: torch.device) -> bool:
-    """Whether convolutions on ``device`` run with prepacked weights."""
-    return (
-        device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
-        and None not in (_PACK, _PACKED, _PACKED_ADD)
-    )
+    """Whether layers on ``device`` run with prepacked weights."""
+    operators = (_PACK, _PACKED, _PACKED_ADD, _PACK_LINEAR, _PACKED_LINEAR)
+    return device.type == "cpu" and torch.backends.mkldnn.is_available() and None not in operators
+
+
+class Linear:
+    """[..., I] -> [..., O]."""
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, *, packed: bool | None = None
+    ) -> None:
+        """``weight`` [O, I], ``bias`` [O]. ``packed``: None chooses by device."""
+        self._weight, self._bias = weight.contiguous(), bias
+        self._packed = can_pack(weight.device) if packed is None else packed
+        if self._packed:
+            self._weight = _PACK_LINEAR(self._weight, 8)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._packed:
+            return _PACKED_LINEAR(x, self._weight, self._bias, "none", [], "")
+        return F.linear(x, self._weight, self._bias)
 
 
 class Conv:
@@ -153,10 +171,13 @@ class UpConv:
         # [s, O, I, taps], the oldest input first.
         taps = taps.permute(3, 1, 0, 2).flip(3)
         flat = taps.reshape(stride * self._outputs, inputs, k // stride).contiguous()
-        self._conv = CausalConv(Conv(flat, bias.repeat(stride)), plan)
+        bias = bias.repeat(stride)
+        self._conv = CausalConv(Conv(flat, bias), plan) if k > stride else None
+        self._linear = Linear(flat[:, :, 0], bias)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        return self._conv(x, step).reshape(x.shape[0], -1, self._outputs)
+        y = self._conv(x, step) if self._conv else self._linear(x)
+        return y.reshape(x.shape[0], -1, self._outputs)
 
 
 def safe_alpha(alpha: Tensor) -> Tensor:
@@ -207,21 +228,10 @@ class ConvNeXt:
         plan: StatePlan,
     ) -> None:
         self._depthwise = CausalConv(Conv(*depthwise, groups=depthwise[0].shape[0]), plan)
-        self._norm, self._widen = norm, widen
-        self._narrow = (narrow[0] * gamma[:, None], narrow[1] * gamma)
+        self._norm, self._widen = norm, Linear(*widen)
+        self._narrow = Linear(narrow[0] * gamma[:, None], narrow[1] * gamma)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y = self._depthwise(x, step)
         y = F.layer_norm(y, (y.shape[-1],), *self._norm, eps=1e-6)
-        return linear(F.gelu(linear(y, *self._widen)), *self._narrow).add_(x)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear`` over the last axis whose rows do not depend on how many rows there are.
-
-    One row alone would take another routine (matrix times vector) than many, with other rounding.
-    """
-    if x.numel() != x.shape[-1] or x.device.type != "cpu":
-        return F.linear(x, weight, bias)
-    pair = x.expand(2, *x.shape[1:])
-    return F.linear(pair, weight, bias)[:1]
+        return self._narrow(F.gelu(self._widen(y))).add_(x)

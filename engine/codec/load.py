@@ -62,13 +62,11 @@ def load_codec(
     progress("reading the codec")
     config = read_config(directory)
     path = directory / "codec.pth"
-    shapes = expected_shapes(config)
+    tensors = read_tensors(path)
     try:
-        tensors = checked(read_tensors(path), shapes)
+        tensors = checked(tensors, expected_shapes(config))
     except CodecError as error:
-        raise CodecError(
-            f"{path}: {error}" if str(path) not in str(error) else str(error)
-        ) from error
+        raise CodecError(f"{path}: {error}") from None
     progress("preparing the codec")
     decoder, encoder = _build(config, Weights(tensors, device))
     parameters = sum(tensor.numel() for tensor in tensors.values())

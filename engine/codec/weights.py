@@ -93,11 +93,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict):
         raise CodecError(f"{path} does not hold a dictionary of tensors")
-    if any("generator" in str(key) for key in loaded):
+    if any("generator." in str(key) for key in loaded):
         loaded = {
-            key.replace("generator.", ""): value
+            str(key).replace("generator.", ""): value
             for key, value in loaded.items()
-            if "generator." in key
+            if "generator." in str(key)
         }
     tensors: dict[str, Tensor] = {}
     for key, value in loaded.items():

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .config import WindowShape
-from .layers import linear
+from .layers import Linear
 from .state import StatePlan, Step
 
 
@@ -85,10 +85,10 @@ class _Block:
 
     def __init__(self, shape: WindowShape, w: BlockWeights) -> None:
         self._heads, self._eps = shape.heads, shape.norm_eps
-        self._wqkv = w.wqkv * w.attention_norm
-        self._wo = w.wo * w.attention_scale[:, None]
-        self._w13 = torch.cat((w.w1, w.w3)) * w.ffn_norm
-        self._w2 = w.w2 * w.ffn_scale[:, None]
+        self._wqkv = Linear(w.wqkv * w.attention_norm)
+        self._wo = Linear(w.wo * w.attention_scale[:, None])
+        self._w13 = Linear(torch.cat((w.w1, w.w3)) * w.ffn_norm)
+        self._w2 = Linear(w.w2 * w.ffn_scale[:, None])
 
     def __call__(
         self,
@@ -102,7 +102,7 @@ class _Block:
     ) -> Tensor:
         b, steps, dim = x.shape
         window = ring.shape[2]
-        qkv = linear(F.rms_norm(x, (dim,), None, self._eps), self._wqkv)
+        qkv = self._wqkv(F.rms_norm(x, (dim,), None, self._eps))
         qkv = qkv.view(b, steps, 3, self._heads, -1)
         pairs = torch.view_as_complex(qkv[:, :, :2].unflatten(-1, (-1, 2)))
         qk = torch.view_as_real(pairs * turn[:, :, None]).flatten(-2)
@@ -117,6 +117,6 @@ class _Block:
         mixed = F.scaled_dot_product_attention(
             query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=seen
         )
-        x = linear(mixed.transpose(1, 2).reshape(b, steps, dim), self._wo).add_(x)
-        gate, up = linear(F.rms_norm(x, (dim,), None, self._eps), self._w13).chunk(2, -1)
-        return linear(F.silu(gate).mul_(up), self._w2).add_(x)
+        x = self._wo(mixed.transpose(1, 2).reshape(b, steps, dim)).add_(x)
+        gate, up = self._w13(F.rms_norm(x, (dim,), None, self._eps)).chunk(2, -1)
+        return self._w2(F.silu(gate).mul_(up)).add_(x)
