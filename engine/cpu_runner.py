@@ -16,12 +16,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .checkpoint import CheckpointError
+from .codec import Codec, CodecError, StreamDecoder, encode_codes, load_codec
 from .model.compile import compile_module, packs_linear, rows_are_independent
 from .model.config import DualARConfig, read_config
 from .model.decode_state import DecodeState
@@ -48,24 +49,6 @@ STEPS_IN_FLIGHT = 2
 PCM_BATCH_FRAMES = (1, 2, 4, 8, 16)
 
 
-class RunnerCodec(Protocol):
-    """What this runner needs of a codec, its per-slot state included."""
-
-    @property
-    def sample_rate(self) -> int: ...
-
-    @property
-    def frame_samples(self) -> int: ...
-
-    def decode(self, slots: tuple[int, ...], codes: Tensor, reset: Tensor) -> Tensor:
-        """int32 [B, T, codebooks], bool [B] -> float32 [B, T * frame_samples]."""
-        ...
-
-    def encode(self, samples: Tensor) -> Tensor:
-        """float32 [N] -> int32 [frames, codebooks]."""
-        ...
-
-
 class CpuRunner:
     """See :class:`shoal.engine.runner.Runner` for the methods' contracts."""
 
@@ -73,7 +56,7 @@ class CpuRunner:
         self,
         config: DualARConfig,
         model: DualAR,
-        codec: RunnerCodec,
+        codec: Codec,
         *,
         slots: int,
         pages: int,
@@ -82,6 +65,7 @@ class CpuRunner:
         """Starts the worker thread; :meth:`close` ends it."""
         self._model = model
         self._codec = codec
+        self._decoder = StreamDecoder(codec, slots)
         self._spec = RunnerSpec(
             codebooks=config.codebooks,
             frame_samples=codec.frame_samples,
@@ -129,10 +113,10 @@ class CpuRunner:
         """Read a checkpoint folder; ``progress`` gets a line per file. Raises
         :class:`.checkpoint.CheckpointError`.
 
-        ``pages`` defaults to a full context for every slot.
+        ``pages`` defaults to a full context for every slot. Sets torch to one thread, for the
+        whole process: steps, codec and prefill run beside each other on threads of their own.
         """
-        from .codec import load_runner_codec
-
+        torch.set_num_threads(1)
         config = read_config(model_dir)
         tokenizer = load_tokenizer(model_dir)
         model = DualAR(
@@ -142,7 +126,15 @@ class CpuRunner:
             tokenizer.end_token,
             packed=packs_linear(),
         )
-        codec = load_runner_codec(model_dir, max_slots=slots)
+        try:
+            codec = load_codec(model_dir, progress=progress or (lambda _line: None))
+        except CodecError as error:
+            raise CheckpointError(str(error)) from error
+        if codec.codebooks != config.codebooks:
+            raise CheckpointError(
+                f"{model_dir}: the codec has {codec.codebooks} codebooks, the model "
+                f"{config.codebooks}"
+            )
         if pages is None:
             pages = slots * -(-config.max_seq_len // page_tokens)
         return cls(config, model, codec, slots=slots, pages=pages, page_tokens=page_tokens)
@@ -229,13 +221,13 @@ class CpuRunner:
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         with torch.inference_mode():
             codes = torch.from_numpy(np.ascontiguousarray(batch.codes))
-            sound = self._codec.decode(batch.slots, codes, torch.from_numpy(batch.reset))
+            sound = self._decoder.decode(batch.slots, codes, torch.from_numpy(batch.reset))
             return (sound.clamp(-1.0, 1.0) * 32767.0).round().to(torch.int16).numpy()
 
     def encode(self, samples: Float32Array) -> Int32Array:
         with torch.inference_mode():
-            codes = self._codec.encode(torch.from_numpy(np.ascontiguousarray(samples)))
-            return codes.to(torch.int32).numpy()
+            sound = torch.from_numpy(np.ascontiguousarray(samples))
+            return encode_codes(self._codec, sound).numpy()
 
     # Life -----------------------------------------------------------------------------------------
 
@@ -253,6 +245,10 @@ class CpuRunner:
                 for rows in range(1, slots + 1):
                     joins = tuple(Join(s, 0, 0, 0, column, (trash,), sampling) for s in range(rows))
                     self._state.run(StepPlan(step=0, slots=tuple(range(rows)), joins=joins))
+
+        for frames in PCM_BATCH_FRAMES:
+            codes = np.zeros((1, frames, self._spec.codebooks), np.int32)
+            self.vocode(VocodeBatch((0,), codes, np.ones(1, np.bool_)))
 
     def close(self) -> None:
         self._plans.put(None)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -117,9 +118,8 @@ def split_speakers(text: str) -> list[str]:
 
     Text before the first tag belongs to nobody and is dropped; no tag at all gives no turn.
     """
-    starts = [match.start() for match in _SPEAKER.finditer(text)]
-    ends = [*starts[1:], len(text)]
-    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+    cuts = [*(match.start() for match in _SPEAKER.finditer(text)), len(text)]
+    return [text[start:end].strip() for start, end in pairwise(cuts)]
 
 
 def group_turns(turns: Sequence[str], max_bytes: int) -> list[str]:
