@@ -1,0 +1,54 @@
+"""Settings of an engine: what to load, and every limit it keeps. Frozen, passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the scheduler. Times in seconds of playout or of waiting, as named."""
+
+    streams: int = 512
+    """Open streams, idle ones included; one more is refused at once."""
+    waiting: int = 64
+    """Streams that may wait for a slot to begin speaking; one more is refused at once."""
+    wait_s: float = 1.0
+    """How long a stream may wait for its first slot before it is refused."""
+    urgent_lead_s: float = 0.15
+    """Streams whose listener has less than this left run before anything else."""
+    park_lead_s: float = 2.0
+    """Streams this far ahead of their listener are left out of steps until they are not."""
+    speaking_lead_s: float = 0.5
+    """With this much unplayed, a stream's text may wait for a better cut."""
+    held_results: int = 2
+    """Composed segments a stream may hold ready."""
+    prefill_chunk_tokens: int = 256
+    """Columns that one prefill call computes before the prefill thread looks for shorter work."""
+    prefixes: int = 64
+    """Prefilled voices kept; the least recently used one goes first."""
+    frames_per_byte: float = 6.0
+    """A segment of n bytes of text is cut off after ``frames_base + n * frames_per_byte``."""
+    frames_base: int = 60
+    expected_frames_per_byte: float = 2.0
+    """What a segment is expected to need, for the room left in a context."""
+    silence_s: float = 0.1
+    """What is heard instead of text with nothing to speak in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What to load and where."""
+
+    model: Path
+    device: str = "cpu"
+    dtype: str = "auto"
+    slots: int = 8
+    pages: int | None = None
+    """KV pages; the runner's own choice when not given."""
+    voices_dir: Path | None = None
+    """The voice store. None: no store, only references sent along."""
+    voice_cache_bytes: int = 64 << 20
+    """Prepared reference codes kept in memory."""
+    limits: Limits = field(default_factory=Limits)

@@ -1,0 +1,170 @@
+"""Frozen messages between the engine's threads, beside the port's own commands and events.
+
+decode -> prefill: :class:`ComposeJob`, :class:`PrefillJob`; decode -> voice: :class:`VoiceJob`;
+decode -> codec: the ``Codec...`` family. Back to decode: :class:`Composed`, :class:`Prefilled`,
+:class:`VoiceReady`, :class:`VoiceFailed`, :class:`Sounded`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .api import Event, Fault, StreamId, Voice
+from .runner import Int32Array, PrefillChunk
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeJob:
+    """Turn a segment's text into the columns of user turns. ``raw``: without the normaliser."""
+
+    stream: StreamId
+    text: str = field(repr=False)
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Utterance:
+    """One model input: the user turn int32 [L, 1 + codebooks], and how long its text is."""
+
+    columns: Int32Array
+    text_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composed:
+    """A segment as the model will be asked to say it; no utterances: nothing in it is speakable."""
+
+    stream: StreamId
+    text: str = field(repr=False)
+    utterances: tuple[Utterance, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefillJob:
+    """Write KV, chunk after chunk. ``urgent``: a listener waits for it."""
+
+    job: int
+    chunks: tuple[PrefillChunk, ...]
+    urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """``job`` is done; ``error`` when it failed (a traceback was logged)."""
+
+    job: int
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceJob:
+    """Make the prefix columns of ``voice``."""
+
+    job: int
+    voice: Voice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VoiceReady:
+    """Prefix columns int32 [L, 1 + codebooks] of a voice."""
+
+    job: int
+    columns: Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceFailed:
+    """The voice cannot be had; ``message`` is in the client's terms."""
+
+    job: int
+    fault: Fault
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sounded:
+    """The first audio of a stretch of playing was delivered at ``at_s``."""
+
+    stream: StreamId
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTimes:
+    """When a stream's first segment passed each stage (monotonic seconds)."""
+
+    text_s: float
+    slot_s: float
+    prefilled_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CodecBegin:
+    """A stretch of frames follows for ``stream`` on ``slot``, decoded from silence.
+
+    ``text`` None: it continues the segment before it (the model was asked in several pieces).
+    """
+
+    stream: StreamId
+    slot: int
+    text: str | None = field(repr=False)
+    times: FirstTimes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodecFrames:
+    """One step's sound: row i of ``codes`` int32 [rows, codebooks] belongs to ``streams[i]``."""
+
+    streams: tuple[StreamId, ...]
+    codes: Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class CodecEnd:
+    """The stretch is complete: nothing is held back any longer."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSilence:
+    """A segment without anything to speak: a short silence in its place."""
+
+    stream: StreamId
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CodecMark:
+    """Everything before it delivered, ``Flushed(mark)`` is."""
+
+    stream: StreamId
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFinish:
+    """The stream's last message: ``Finished``, or ``failure`` in its place."""
+
+    stream: StreamId
+    failure: Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CodecDrop:
+    """Forget the stream and what is held of it; nothing more is delivered."""
+
+    stream: StreamId
+
+
+CodecMessage = (
+    CodecBegin
+    | CodecFrames
+    | CodecEnd
+    | CodecSilence
+    | CodecMark
+    | CodecFinish
+    | CodecDrop
+)
+ToPrefill = ComposeJob | PrefillJob
+ToDecode = Composed | Prefilled | VoiceReady | VoiceFailed | Sounded

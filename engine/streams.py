@@ -1,0 +1,128 @@
+"""One stream as the decode thread sees it: its text, its place in the KV cache, its playout.
+
+Owns per-stream facts and the small arithmetic on them; what happens to streams is the scheduler's.
+One thread: decode's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from .api import Open, StreamId
+from .jobs import Composed, Utterance
+from .prefixes import PrefixKey
+from .runner import Int32Array, SlotSampling
+from .text import FlushMark, TextFeed
+
+
+class Phase(Enum):
+    """Where a stream is between one utterance and the next."""
+
+    IDLE = auto()
+    """Nothing to say: no slot, perhaps a context that may be evicted."""
+    WAITING = auto()
+    """An utterance is ready; a slot, pages or the voice's prefix are not."""
+    PREFILLING = auto()
+    """Has a slot; the utterance's KV is being written."""
+    JOINING = auto()
+    """Prefilled; the next step starts it."""
+    RUNNING = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """A stream's KV: its page table (every page held once), and how far it is written."""
+
+    pages: list[int]
+    length: int
+
+
+@dataclass(slots=True, eq=False)
+class Spoken:
+    """An utterance and the codes it became: what a restarted context can be told again."""
+
+    turn: Int32Array
+    codes: list[Int32Array] = field(default_factory=list["Int32Array"])
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """See the module."""
+
+    opened: Open
+    opened_s: float
+    order: int
+    """Rank of opening; first come, first served."""
+    sampling: SlotSampling
+    feed: TextFeed
+    phase: Phase = Phase.IDLE
+    paused: bool = False
+    ending: bool = False
+    """No more text will come."""
+
+    # Voice
+    prefix_columns: Int32Array | None = None
+    prefix: PrefixKey | None = None
+    announced: bool = False
+    """``Opened`` was sent."""
+    prefix_was_cached: bool = True
+
+    # Text
+    composing: bool = False
+    ready: deque[Composed | FlushMark] = field(default_factory=deque["Composed | FlushMark"])
+    utterances: deque[Utterance] = field(default_factory=deque[Utterance])
+    """What is left of the segment that is being spoken."""
+    text: str | None = None
+    """The source text that the next utterance begins, or None in the middle of a segment."""
+
+    # Place
+    slot: int | None = None
+    generation: int = -1
+    context: Context | None = None
+    spoken: Spoken | None = None
+    closed: bool = True
+    """The context's last assistant turn was closed (or there is none)."""
+    job: int | None = None
+    """The prefill that is under way for this stream."""
+    join_column: Int32Array | None = None
+    launched_position: int = 0
+    """The position that the next launched step feeds."""
+    last_step: int = -1
+    frames_left: int = 0
+    frames_text_bytes: int = 0
+    draws: int = 0
+
+    # Playout
+    waiting_since_s: float | None = None
+    first_text_s: float | None = None
+    slot_s: float = 0.0
+    sounded: bool = False
+    """Audio of this stretch has reached the listener; ``playing_since_s`` is when."""
+    playing_since_s: float = 0.0
+    frames_this_playing: int = 0
+    started: bool = False
+    """Some segment was begun: this stream is never refused for want of a slot any more."""
+
+    @property
+    def id(self) -> StreamId:
+        return self.opened.stream
+
+    def lead_s(self, now: float, frame_s: float) -> float | None:
+        """Generated audio that the listener has not heard yet; None before the first sound."""
+        if not self.sounded:
+            return None
+        return self.playing_since_s + self.frames_this_playing * frame_s - now
+
+    def begin_playing_anew(self, now: float, frame_s: float) -> None:
+        """Count playout from the next sound on when the listener has run dry meanwhile."""
+        lead = self.lead_s(now, frame_s)
+        if lead is None or lead <= 0.0:
+            self.sounded = False
+            self.frames_this_playing = 0
+
+    @property
+    def has_text(self) -> bool:
+        """Something is to be said, or a mark to be reached, that was already taken."""
+        return bool(self.utterances or self.ready or self.composing)
