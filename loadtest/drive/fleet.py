@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
@@ -60,12 +59,12 @@ class Watcher:
         """Called several times a second."""
 
 
-def processes_for(plan: WorkerPlan, streams: float) -> int:
+def processes_for(plan: WorkerPlan, streams: float, cpus: int) -> int:
     """About one process for 50 streams, at most one a CPU, never more than there are users."""
     wanted = max(1, math.ceil(streams / _STREAMS_PER_PROCESS))
     if plan.load.mode is not Mode.OPEN:
         wanted = min(wanted, max(1, round(plan.load.level)))
-    return min(wanted, os.cpu_count() or 1)
+    return min(wanted, cpus)
 
 
 def run_fleet(plan: WorkerPlan, processes: int, watcher: Watcher) -> FleetResult:

@@ -5,6 +5,7 @@ Main thread of the command; blocking.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -88,7 +89,7 @@ def run_level(
         streams = plan.load.level
         if plan.load.mode is Mode.OPEN:
             streams *= _EXPECTED_TURN_S
-        processes = processes_for(plan, streams)
+        processes = processes_for(plan, streams, os.cpu_count() or 1)
     results: list[FleetResult] = []
     short: list[Repeat] = []
     watcher = ScrapingWatcher(Watcher(), "")

@@ -14,7 +14,9 @@ def arrivals(*at_and_ms: tuple[float, int]) -> list[Arrival]:
     return [Arrival(at_s, 2 * ms, ms) for at_s, ms in at_and_ms]
 
 
-def played(*at_and_ms: tuple[float, int], prebuffer_s: float = 0.0, ended_s: float = 99.0) -> Playout:
+def played(
+    *at_and_ms: tuple[float, int], prebuffer_s: float = 0.0, ended_s: float = 99.0
+) -> Playout:
     playout = play(arrivals(*at_and_ms), RATE, prebuffer_s, ended_s)
     assert playout is not None
     return playout

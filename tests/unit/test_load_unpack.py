@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import wave
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ def placeholder(header: bytes) -> bytes:
 def test_pcm_comes_out_whole_wherever_it_is_cut(data: bytes, cuts: list[int]) -> None:
     unpacker = PcmUnpacker()
     edges = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
-    parts = [unpacker.feed(data[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [unpacker.feed(data[a:b]) for a, b in pairwise(edges)]
     assert b"".join(pcm for _, pcm in parts) == data[: len(data) & ~1]
     assert sum(samples for samples, _ in parts) == len(data) // 2
     assert unpacker.leftover_bytes == len(data) % 2
@@ -43,7 +44,7 @@ def test_wav_comes_out_whole_wherever_it_is_cut(cuts: list[int]) -> None:
     data = wav(samples)
     unpacker = WavUnpacker()
     edges = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
-    parts = [unpacker.feed(data[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [unpacker.feed(data[a:b]) for a, b in pairwise(edges)]
     assert b"".join(pcm for _, pcm in parts) == samples
     assert unpacker.header_rate == 22050
     assert unpacker.declared_s == pytest.approx(128 / 22050)
