@@ -19,7 +19,8 @@ MASK32 = 0xFFFFFFFF
 
 
 def philox4x32(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, k0: Tensor, k1: Tensor) -> Tensor:
-    """Ten rounds. All int64 tensors holding 32-bit words, broadcast together to a shape S.
+    """Ten rounds. All int64 tensors holding 32-bit words, broadcast together to a shape S (by
+    the third round every word has met every other).
 
     Returns int64 [*S, 4], the four output words. Products wrap modulo 2**64, and whatever a word
     carries above its 32 bits is masked before it is multiplied or returned.
@@ -33,8 +34,7 @@ def philox4x32(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, k0: Tensor, k1: T
         c3 = product0
         k0 = k0 + 0x9E3779B9
         k1 = k1 + 0xBB67AE85
-    words = torch.broadcast_tensors([c0, c1, c2, c3])
-    return torch.stack(words, -1) & 0xFFFFFFFF
+    return torch.stack([c0, c1, c2, c3], -1) & 0xFFFFFFFF
 
 
 def log_exponential(
