@@ -1,0 +1,138 @@
+"""Reference recordings: the bytes of an audio file to samples that the codec can encode.
+
+Owns which files are accepted and why one is refused; the messages are for the person who sent the
+file. Knows nothing of the codec but its sample rate. Any thread; no torch. A file is decoded in
+blocks and never past the longest duration, so a small file cannot unpack into a large array.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import soundfile  # pyright: ignore[reportMissingTypeStubs]
+import soxr  # pyright: ignore[reportMissingTypeStubs]
+
+Float32Array = npt.NDArray[np.float32]
+
+_BLOCK_FRAMES = 65536
+_MAX_CHANNELS = 8
+_MIN_RATE, _MAX_RATE = 4_000, 384_000
+_FORMATS = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
+_SIGNATURES = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3")
+
+
+class AudioFileError(Exception):
+    """The recording cannot be used; ``str(error)`` tells its sender why."""
+
+
+class NotAudio(AudioFileError):
+    """Not a file of an accepted kind, or a damaged one."""
+
+
+class EmptyAudio(AudioFileError):
+    """No bytes, or a file without a single sample."""
+
+
+class AudioTooShort(AudioFileError):
+    pass
+
+
+class AudioTooLong(AudioFileError):
+    """Too many seconds or too many bytes."""
+
+
+class SilentAudio(AudioFileError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a recording may be. ``silence_peak``: no sample above it means silence (1 is full)."""
+
+    max_bytes: int = 32 * 1024 * 1024
+    min_s: float = 0.5
+    max_s: float = 90.0
+    silence_peak: float = 1e-3
+
+
+def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> Float32Array:
+    """The recording in ``data`` (wav, mp3, flac, ogg vorbis or opus; any rate; several channels
+    are averaged) as mono float32 [N] at ``sample_rate``, no sample beyond -1 .. 1.
+
+    Raises AudioFileError, one subclass for each reason.
+    """
+    limits = limits or Limits()
+    if not data:
+        raise EmptyAudio("reference audio is empty")
+    if len(data) > limits.max_bytes:
+        raise AudioTooLong(
+            f"reference audio is {len(data)} bytes, more than {limits.max_bytes} are not accepted"
+        )
+    if not (data.startswith(_SIGNATURES) or _starts_mp3_frame(data)):
+        raise NotAudio("reference audio is not a wav, mp3, flac or ogg file")
+    samples, rate = _decoded(data, limits)
+    if len(samples) == 0:
+        raise EmptyAudio("reference audio holds no sound")
+    seconds = len(samples) / rate
+    if seconds < limits.min_s:
+        raise AudioTooShort(
+            f"reference audio is {seconds:.2f} s long, at least {limits.min_s:g} s are needed"
+        )
+    peak = float(np.abs(samples).max())
+    if not np.isfinite(peak):
+        raise NotAudio("reference audio holds samples that are not numbers")
+    if peak < limits.silence_peak:
+        raise SilentAudio("reference audio is silent")
+    if peak > 1.0:
+        samples = samples / np.float32(peak)
+    if rate == sample_rate:
+        return samples
+    resampled = cast(Float32Array, soxr.resample(samples, rate, sample_rate, "VHQ"))
+    # A resampler overshoots a little where the recording is at full scale.
+    return np.clip(resampled, -1.0, 1.0)
+
+
+def _starts_mp3_frame(data: bytes) -> bool:
+    return len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0
+
+
+def _decoded(data: bytes, limits: Limits) -> tuple[Float32Array, int]:
+    """Mono samples at the file's own rate, and that rate."""
+    try:
+        # The package has no types; this is the one place that touches it.
+        with cast(Any, soundfile).SoundFile(io.BytesIO(data)) as file:
+            rate, channels = int(file.samplerate), int(file.channels)
+            if file.format not in _FORMATS:
+                raise NotAudio("reference audio is not a wav, mp3, flac or ogg file")
+            if channels > _MAX_CHANNELS or not _MIN_RATE <= rate <= _MAX_RATE:
+                raise NotAudio(
+                    f"reference audio has {channels} channels at {rate} Hz, which is not accepted"
+                )
+            most = int(limits.max_s * rate)
+            blocks: list[Float32Array] = []
+            count = 0
+            for block in _mono_blocks(file):
+                blocks.append(block)
+                count += len(block)
+                if count > most:
+                    raise AudioTooLong(
+                        f"reference audio is longer than {limits.max_s:g} s, which is not accepted"
+                    )
+    # The package reports what it cannot open, read or find a position in by several types.
+    except (RuntimeError, ValueError, TypeError, OSError) as error:
+        raise NotAudio("reference audio is damaged or of an unknown encoding") from error
+    samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+    return samples, rate
+
+
+def _mono_blocks(file: Any) -> Iterator[Float32Array]:
+    while True:
+        block = cast(Float32Array, file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True))
+        if len(block) == 0:
+            return
+        yield block.mean(axis=1, dtype=np.float32)
