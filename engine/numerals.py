@@ -116,6 +116,13 @@ def _slash_date(found: Match) -> str:
     return f" {_full_date(first, str(second), years)} "
 
 
+def _month_slash_day(found: Match) -> str:
+    month, day = int(found[2]), int(found[3])
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return found[0]
+    return f"{found[1]}{_MONTHS[month - 1]} {ordinal(found[3])}"
+
+
 def _month_name(abbreviated: str) -> str:
     return next(m for m in _MONTHS if m.startswith(abbreviated[:3]))
 
@@ -198,6 +205,8 @@ def _feet_inches(found: Match) -> str:
 
 
 def _unit(found: Match) -> str:
+    if found[3] in ("B", "M") and re.match(r"\s[A-Z]", found.string[found.end() :][:2]):
+        return found[0]  # 221B Baker Street
     minus = "minus " if found[1] else ""
     one, many = UNITS[found[3]]
     unit = one if _is_one(found[2]) else many
@@ -278,6 +287,10 @@ _RULES: tuple[_Rule, ...] = (
         rf"\b([Tt]he )?(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?{_MONTH}(?:\.?,? (\d{{4}}))?(?![\w/])",
         _day_month,
     ),
+    _rule(
+        r"(?i)\b((?:by|on|until|till?|since|after|before|due) )(\d{1,2})/(\d{1,2})(?![\w/])",
+        _month_slash_day,
+    ),
     # Ranges, whatever unit follows
     _rule(
         rf"([$€£])({_NUM})\s?[-–]\s?\1?({_NUM})(?:\s?(k|K|[mM]|bn|[Bb]|thousand|million|billion)\b)?",
@@ -288,6 +301,7 @@ _RULES: tuple[_Rule, ...] = (
         _range,
     ),
     _rule(r"(?<=\d)-(?=\d)", " "),
+    _rule(r"(?<=\.\d|\d\d):(\d{3,5})\b", r" port \1"),
     # Times
     _rule(
         r"\b(\d{1,2})(?::(\d\d))?\s?([AaPp])\.?\s?[Mm](\.)?(?!\w)(?=(\s+[A-Z][a-z])?)",
@@ -316,7 +330,7 @@ _RULES: tuple[_Rule, ...] = (
         _unit_plural_decade,
     ),
     _rule(r"()(?<!\w)'(\d0)s\b", _unit_plural_decade),
-    _rule(r"\b(1[1-9]\d\d|20[1-9]\d)('?s)\b", _years),
+    _rule(r"\b(1[1-9]\d\d|20\d\d)('?s)\b", _years),
     _rule(r"\b(\d+)\s?[xX](?=\s?\d)", r"\1 by "),
     _rule(
         rf"(?<![\w.,])(-)?({_NUM})[ -]?({_UNIT})(?:\^([23]))?(?:/({_UNIT})(?:\^([23]))?)?"
@@ -331,11 +345,13 @@ _RULES: tuple[_Rule, ...] = (
     _rule(r"\b[vV](\d+(?:\.\d+)*)\b", _version),
     _rule(r"\d+(?:\.\d+){2,}", _dotted),
     # Fractions
-    _rule(r"(?<![\w/])(?:(\d+) )?(\d+)/(\d+)(?![\w/])", _fraction),
+    _rule(r"(?<=\d)(\.\d+)/(?=\d)", r"\1 out of "),
+    _rule(r"(?<![\w/.])(?:(\d+) )?(\d+)/(\d+)(?![\w/])", _fraction),
     # Single numbers
     _rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: ordinal(m[1])),
     _rule(r"(?<![\w)\]}.-])-(?=\.?\d)", "minus "),
     _rule(r"(?<=\d)\+(?!\w)", " plus"),
+    _rule(r"(?<=[A-Za-z])\d{4,}", lambda m: f" {one_by_one(m[0])} "),
     _rule(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", lambda m: f" {number(m[0])} "),
     _rule(r"\b(1[1-9]\d\d|20[1-9]\d)()\b(?!\.\d)", _years),
     _rule(r"\d+\.\d+", lambda m: f" {number(m[0])} "),

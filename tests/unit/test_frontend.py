@@ -125,6 +125,16 @@ WRITTEN_OUT = [
     ("At 3:45 pm or 7 a.m. or 15:30.", "At three forty-five p m or seven a m or fifteen thirty."),
     ("9:00-17:30", "Nine o'clock to seventeen thirty."),
     ("At 3 p.m. Then go.", "At three p m. Then go."),
+    (
+        "Due by 12/24, at 10.0.0.1:8080.",
+        "Due by December twenty-fourth, at ten dot zero dot zero"
+        " dot one port eight thousand and eighty.",
+    ),
+    (
+        "Flight BA2490, 221B Baker St., 4.5/5",
+        "Flight B A two four nine zero, two hundred and"
+        " twenty-one B Baker Street, four point five out of five.",
+    ),
     # telephone
     ("Call (555) 123-4567.", "Call five five five, one two three, four five six seven."),
     ("+1 555 123 4567", "Plus one, five five five, one two three, four five six seven."),
