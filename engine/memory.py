@@ -22,6 +22,8 @@ class Memory:
         self.pool = PagePool(pages)
         self.prefixes = PrefixCache(self.pool, prefix_limit)
         self._idle: OrderedDict[StreamId, Stream] = OrderedDict()
+        self.collected = -1
+        """The last collected step: what an earlier step may still write is not evicted."""
 
     def pages_for(self, positions: int) -> int:
         """Pages that hold ``positions`` positions."""
@@ -37,9 +39,9 @@ class Memory:
     def begin_context(self, prefix: Prefix, positions: int) -> tuple[Context, int | None] | None:
         """A context on ``prefix`` with room for ``positions``, and the shared page to copy first.
 
-        Whole pages of the prefix are shared. A last page that is only partly the prefix's is
-        copied to a page of the context's own (the second value is its number, the copy's place is
-        ``context.pages[prefix.length // page_tokens]``).
+        Whole pages of the prefix are shared. A last page that is only partly the prefix's is to be
+        copied to ``context.pages[prefix.length // page_tokens]``; its number is the second value,
+        and it is held until the caller releases it, so that it outlives the copy.
         """
         whole = prefix.length // self.page_tokens
         # Hold the prefix's pages first: making room must not evict them from under us.
@@ -48,11 +50,8 @@ class Memory:
         if own is None:
             self.pool.release(prefix.pages)
             return None
-        rest = prefix.pages[whole:]
-        if rest and rest[0] not in prefix.pages[:whole]:
-            self.pool.release(rest)
-        context = Context([*prefix.pages[:whole], *own], prefix.length)
-        return context, (rest[0] if rest else None)
+        partial = prefix.pages[whole] if whole < len(prefix.pages) else None
+        return Context([*prefix.pages[:whole], *own], prefix.length), partial
 
     def extend(self, context: Context, positions: int) -> bool:
         """Make room for ``positions`` positions in all. False, and nothing done, without pages."""
@@ -90,10 +89,8 @@ class Memory:
             stream.context = None
 
     def _evict_idle_context(self) -> bool:
-        if not self._idle:
-            return False
-        _, stream = self._idle.popitem(last=False)
-        assert stream.context is not None
-        self.pool.release(stream.context.pages)
-        stream.context = None
-        return True
+        for stream in self._idle.values():
+            if stream.last_step <= self.collected:
+                self.forget(stream)
+                return True
+        return False

@@ -41,10 +41,10 @@ class Context:
 
 @dataclass(slots=True, eq=False)
 class Spoken:
-    """An utterance and the codes it became: what a restarted context can be told again."""
+    """An utterance and the columns it became: what a restarted context can be told again."""
 
     turn: Int32Array
-    codes: list[Int32Array] = field(default_factory=list["Int32Array"])
+    frames: list[Int32Array] = field(default_factory=list["Int32Array"])
 
 
 @dataclass(slots=True, eq=False)
@@ -87,11 +87,14 @@ class Stream:
     job: int | None = None
     """The prefill that is under way for this stream."""
     join_column: Int32Array | None = None
-    launched_position: int = 0
+    join_position: int = 0
+    """Where the utterance's first step feeds."""
+    next_position: int = 0
     """The position that the next launched step feeds."""
+    held_page: int | None = None
+    """A prefix's page that the prefill under way copies from."""
     last_step: int = -1
     frames_left: int = 0
-    frames_text_bytes: int = 0
     draws: int = 0
 
     # Playout

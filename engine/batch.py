@@ -1,0 +1,389 @@
+"""The decode batch: which streams sit in slots, what each step feeds, what its results mean.
+
+Owns the slots, the steps' numbers, and the way of an utterance from its prefill to its end. Pure:
+no clock, no queue, no device; what is to be sent is appended to :class:`Outgoing`. One thread:
+decode's.
+
+A step is planned before the results of the step before it are known. A row whose end the host has
+not seen yet runs once more; the device knows that it ended and changes nothing, and its result is
+dropped by generation. Slot and pages are free once the last step launched with them was collected.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .api import Event
+from .config import Limits
+from .jobs import (
+    CodecBegin,
+    CodecEnd,
+    CodecFrames,
+    CodecMessage,
+    FirstTimes,
+    PrefillJob,
+    ToPrefill,
+    Utterance,
+    VoiceJob,
+)
+from .memory import Memory
+from .prefixes import Prefix
+from .runner import Int32Array, Join, PageGrant, PrefillChunk, RunnerSpec, StepPlan, StepResult
+from .slots import SlotTable
+from .streams import Context, Phase, Spoken, Stream
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """What a turn of the decode thread sends, in order per addressee."""
+
+    prefill: list[ToPrefill] = field(default_factory=list["ToPrefill"])
+    voice: list[VoiceJob] = field(default_factory=list[VoiceJob])
+    codec: list[CodecMessage] = field(default_factory=list["CodecMessage"])
+    events: list[Event] = field(default_factory=list["Event"])
+
+
+class Batch:
+    """``closing`` columns are what follows an assistant's turn in a context."""
+
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        limits: Limits,
+        memory: Memory,
+        closing: Int32Array,
+        max_context: int,
+        out: Outgoing,
+    ) -> None:
+        self._spec = spec
+        self._limits = limits
+        self._memory = memory
+        self._closing = closing
+        self._max_context = min(max_context, spec.max_positions)
+        self._out = out
+        self._frame_s = spec.frame_samples / spec.sample_rate
+        self.slots = SlotTable(spec.max_slots, memory.pool)
+        self._seated: dict[int, Stream] = {}
+        self._step = 0
+        self.frames = 0
+        self.cut_off = 0
+        """Utterances ended at their frame limit: the model did not stop by itself."""
+        self.starved: list[Stream] = []
+        """Streams that the last plan left out for want of pages."""
+        self.wake_s: float | None = None
+        """When a stream that sat out the last planned step may be due again."""
+
+    @property
+    def frame_s(self) -> float:
+        return self._frame_s
+
+    @property
+    def steps(self) -> int:
+        return self._step
+
+    @property
+    def busy(self) -> int:
+        """Slots that are not free."""
+        return self.slots.total - self.slots.free
+
+    def seated(self) -> tuple[Stream, ...]:
+        """Streams with a slot."""
+        return tuple(self._seated.values())
+
+    # Utterances -------------------------------------------------------------------------------
+
+    def seat(self, stream: Stream) -> bool:
+        """Give ``stream`` a slot; True when it has one."""
+        if stream.slot is None:
+            slot = self.slots.take()
+            if slot is None:
+                return False
+            stream.slot = slot
+            self._seated[slot] = stream
+        return True
+
+    def fits(self, prefix: Prefix, utterance: Utterance) -> bool:
+        """Whether a fresh context on ``prefix`` can hold the utterance and some of its frames."""
+        return prefix.length + len(utterance.columns) + 1 < self._spec.max_positions
+
+    def continues(self, stream: Stream, utterance: Utterance) -> bool:
+        """Whether the stream's context has room for the utterance and what it may become."""
+        context = stream.context
+        if context is None:
+            return False
+        columns = len(self._closing) + len(utterance.columns)
+        return context.length + columns + self._expected(utterance) <= self._max_context
+
+    def start(
+        self, stream: Stream, utterance: Utterance, prefix: Prefix | None, job: int
+    ) -> PrefillJob | None:
+        """Lay out the utterance's columns behind the stream's context, or behind ``prefix``, which
+        may be None only when the context ``continues``.
+
+        Returns the prefill to run, or None when there are no pages now; then nothing changed but
+        that a full context was let go.
+        """
+        turn = utterance.columns
+        held: int | None = None
+        if self.continues(stream, utterance):
+            assert stream.context is not None
+            parts = [turn] if stream.closed else [self._closing, turn]
+            context, at = stream.context, stream.context.length
+            columns = np.concatenate(parts)
+            if not self._memory.extend(context, at + len(columns) + 1):
+                return None
+            self._memory.wake(stream)
+        else:
+            assert prefix is not None
+            self.let_go(stream)
+            columns = np.concatenate([*self._retold(stream, prefix, utterance), turn])
+            begun = self._memory.begin_context(prefix, prefix.length + len(columns) + 1)
+            if begun is None:
+                return None
+            context, held = begun
+            at = prefix.length
+        stream.context = context
+        stream.held_page = held
+        stream.job = job
+        stream.phase = Phase.PREFILLING
+        stream.join_column = columns[-1]
+        stream.join_position = stream.next_position = at + len(columns) - 1
+        stream.spoken = Spoken(turn)
+        stream.closed = False
+        limit = self._limits.frames_base + int(self._limits.frames_per_byte * utterance.text_bytes)
+        asked = stream.opened.sampling.max_frames_per_segment
+        room = self._spec.max_positions - stream.join_position - 1
+        stream.frames_left = max(1, min(limit, room, asked if asked else limit))
+        return PrefillJob(job, self._chunks(context, columns[:-1], at, held), urgent=True)
+
+    def _retold(self, stream: Stream, prefix: Prefix, utterance: Utterance) -> list[Int32Array]:
+        """The last utterance again, when a context starts anew and has room for it."""
+        spoken = stream.spoken
+        if spoken is None or not spoken.frames:
+            return []
+        parts = [spoken.turn, np.stack(spoken.frames), self._closing]
+        length = prefix.length + sum(len(part) for part in parts) + len(utterance.columns)
+        return parts if length + self._expected(utterance) <= self._max_context else []
+
+    def _expected(self, utterance: Utterance) -> int:
+        limits = self._limits
+        return limits.frames_base // 2 + int(limits.expected_frames_per_byte * utterance.text_bytes)
+
+    def _chunks(
+        self, context: Context, columns: Int32Array, at: int, held: int | None
+    ) -> tuple[PrefillChunk, ...]:
+        copy = None
+        if held is not None:
+            copy = (held, context.pages[at // self._memory.page_tokens])
+        return chunked(
+            columns, at, tuple(context.pages), self._memory, self._limits.prefill_chunk_tokens, copy
+        )
+
+    def prefilled(self, stream: Stream) -> None:
+        """The utterance's KV is written: the next step starts it."""
+        stream.job = None
+        self._release_held(stream)
+        stream.phase = Phase.JOINING
+
+    def _release_held(self, stream: Stream) -> None:
+        if stream.held_page is not None:
+            self._memory.pool.release([stream.held_page])
+            stream.held_page = None
+
+    def unseat(self, stream: Stream) -> None:
+        """Nothing to say: the slot is free after the last step with it, the context rests."""
+        if stream.slot is None:
+            return
+        del self._seated[stream.slot]
+        self.slots.release(stream.slot, (), stream.last_step, self._memory.collected)
+        stream.slot = None
+        self._memory.rest(stream)
+
+    def let_go(self, stream: Stream) -> None:
+        """Drop the stream's context; its pages are free after its last step."""
+        self._memory.wake(stream)
+        if stream.context is not None:
+            pages = tuple(stream.context.pages)
+            stream.context = None
+            self.slots.release(None, pages, stream.last_step, self._memory.collected)
+
+    def remove(self, stream: Stream) -> None:
+        """Forget the stream's slot and context. Not while a prefill of it is under way."""
+        assert stream.job is None
+        self._release_held(stream)
+        self.let_go(stream)
+        if stream.slot is not None:
+            del self._seated[stream.slot]
+            self.slots.release(stream.slot, (), stream.last_step, self._memory.collected)
+            stream.slot = None
+        stream.phase = Phase.IDLE
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step's rows, or None when nobody is due."""
+        rows: list[int] = []
+        joins: list[Join] = []
+        grants: list[PageGrant] = []
+        self.starved = []
+        for stream in self._due(now):
+            assert stream.slot is not None and stream.context is not None
+            if stream.phase is Phase.JOINING:
+                joins.append(self._join(stream, now))
+            elif not self._granted(stream, grants):
+                self.starved.append(stream)
+                continue
+            rows.append(stream.slot)
+            stream.next_position += 1
+            stream.last_step = self._step
+        if not rows:
+            return None
+        plan = StepPlan(self._step, tuple(rows), tuple(joins), tuple(grants))
+        self._step += 1
+        return plan
+
+    def _due(self, now: float) -> list[Stream]:
+        """Streams that run now: most urgent first, those far ahead left out."""
+        due: list[tuple[float, int, Stream]] = []
+        self.wake_s = None
+        urgent = False
+        for stream in self._seated.values():
+            if stream.paused or stream.phase not in (Phase.JOINING, Phase.RUNNING):
+                continue
+            if stream.next_position >= self._spec.max_positions:
+                continue
+            lead = stream.lead_s(now, self._frame_s)
+            if lead is not None and lead > self._limits.park_lead_s:
+                self._wake_at(now + lead - self._limits.park_lead_s)
+                continue
+            # No sound yet: right behind those whose listener is about to run dry.
+            urgency = self._limits.urgent_lead_s if lead is None else lead
+            urgent |= urgency <= self._limits.urgent_lead_s
+            due.append((urgency, stream.order, stream))
+        due.sort(key=lambda entry: entry[:2])
+        if urgent:
+            # Somebody is short: whoever has plenty leaves the step to them.
+            plenty = self._limits.park_lead_s / 2
+            held_back = [entry for entry in due if entry[0] > plenty]
+            due = [entry for entry in due if entry[0] <= plenty]
+            if held_back:
+                self._wake_at(now + self._frame_s)
+        return [stream for _, _, stream in due]
+
+    def _wake_at(self, when: float) -> None:
+        self.wake_s = when if self.wake_s is None else min(self.wake_s, when)
+
+    def _join(self, stream: Stream, now: float) -> Join:
+        assert stream.slot is not None and stream.context is not None
+        assert stream.join_column is not None
+        stream.generation = self.slots.next_generation(stream.slot)
+        stream.phase = Phase.RUNNING
+        stream.begin_playing_anew(now, self._frame_s)
+        times = None
+        if not stream.started:
+            text_s = stream.first_text_s if stream.first_text_s is not None else stream.slot_s
+            times = FirstTimes(text_s, stream.slot_s, now)
+        stream.started = True
+        self._out.codec.append(CodecBegin(stream.id, stream.slot, stream.text, times))
+        stream.text = None
+        return Join(
+            slot=stream.slot,
+            generation=stream.generation,
+            position=stream.join_position,
+            draw=stream.draws,
+            column=stream.join_column,
+            table=tuple(stream.context.pages),
+            sampling=stream.sampling,
+        )
+
+    def _granted(self, stream: Stream, grants: list[PageGrant]) -> bool:
+        """Make sure that the position to be fed has a page."""
+        assert stream.slot is not None and stream.context is not None
+        pages = stream.context.pages
+        had = len(pages)
+        if not self._memory.extend(stream.context, stream.next_position + 1):
+            return False
+        grants.extend(PageGrant(stream.slot, page) for page in pages[had:])
+        return True
+
+    def collect(self, result: StepResult) -> list[Stream]:
+        """Take a step's results in; returns the streams whose utterance ended with it."""
+        self._memory.collected = result.step
+        self.slots.settle(result.step)
+        ended: list[Stream] = []
+        sounding: list[Stream] = []
+        codes: list[Int32Array] = []
+        for row, (slot, generation) in enumerate(
+            zip(result.slots, result.generations, strict=True)
+        ):
+            stream = self._seated.get(slot)
+            if (
+                stream is None
+                or stream.phase is not Phase.RUNNING
+                or stream.generation != generation
+            ):
+                continue
+            stream.draws += 1
+            if result.ended[row]:
+                self._end(stream, cut_off=False)
+                ended.append(stream)
+                continue
+            assert stream.spoken is not None
+            stream.spoken.frames.append(result.columns[row])
+            stream.frames_left -= 1
+            stream.frames_this_playing += 1
+            self.frames += 1
+            sounding.append(stream)
+            codes.append(result.columns[row, 1:])
+            if stream.frames_left == 0:
+                self._end(stream, cut_off=True)
+                ended.append(stream)
+        if sounding:
+            streams = tuple(stream.id for stream in sounding)
+            self._out.codec.append(CodecFrames(streams, np.stack(codes)))
+        self._out.codec.extend(CodecEnd(stream.id) for stream in ended)
+        return ended
+
+    def _end(self, stream: Stream, *, cut_off: bool) -> None:
+        assert stream.slot is not None and stream.spoken is not None
+        stream.generation = self.slots.next_generation(stream.slot)
+        stream.phase = Phase.IDLE
+        if cut_off:
+            # The device has not ended the row: what it writes next must meet nobody else's KV,
+            # and what the model said is no example to go on from.
+            self.cut_off += 1
+            log.warning("stream %d: utterance cut off at its frame limit", stream.id)
+            stream.spoken = None
+            self.let_go(stream)
+            return
+        assert stream.context is not None
+        stream.context.length = stream.join_position + 1 + len(stream.spoken.frames)
+
+
+def chunked(
+    columns: Int32Array,
+    at: int,
+    pages: tuple[int, ...],
+    memory: Memory,
+    size: int,
+    copy: tuple[int, int] | None = None,
+) -> tuple[PrefillChunk, ...]:
+    """``columns`` at position ``at`` onwards, in chunks of at most ``size``."""
+    chunks: list[PrefillChunk] = []
+    for begin in range(0, len(columns), size):
+        part = columns[begin : begin + size]
+        end = at + begin + len(part)
+        chunks.append(
+            PrefillChunk(
+                part,
+                at + begin,
+                pages[: memory.pages_for(end)],
+                copy if not begin else None,
+            )
+        )
+    return tuple(chunks)

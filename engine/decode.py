@@ -1,0 +1,124 @@
+"""The decode thread: the loop around the scheduler and the runner's steps.
+
+Owns the scheduler, and with it every stream. A turn of the loop takes in what arrived, lets the
+scheduler move, launches step ``n`` and only then waits for step ``n - 1``: while the host deals
+with one step's results the device is busy with the next. The loop sleeps only in the runner's
+``collect``, or on its inbox when no step is in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from .api import Command, Deliver, EngineStats
+from .batch import Outgoing
+from .jobs import (
+    CodecMessage,
+    Composed,
+    Prefilled,
+    Sounded,
+    ToDecode,
+    ToPrefill,
+    VoiceFailed,
+    VoiceJob,
+    VoiceReady,
+)
+from .runner import Runner
+from .scheduler import Scheduler
+
+STEPS_IN_FLIGHT = 2
+"""One step runs while the results of the one before it are read."""
+
+Inbound = Command | ToDecode
+
+
+class DecodeLoop:
+    """``run`` is the thread's body. ``stats`` may be read from any thread."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        inbox: SimpleQueue[Inbound | None],
+        to_prefill: SimpleQueue[ToPrefill | None],
+        to_voice: SimpleQueue[VoiceJob | None],
+        to_codec: SimpleQueue[CodecMessage | None],
+        deliver: Deliver,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._inbox = inbox
+        self._to_prefill = to_prefill
+        self._to_voice = to_voice
+        self._to_codec = to_codec
+        self._deliver = deliver
+        self._clock = clock
+        self._in_flight: deque[tuple[int, float]] = deque()
+        self._last_step_s = 0.0
+        self.stats = EngineStats()
+
+    def run(self) -> None:
+        """Until ``None`` comes."""
+        while self._receive():
+            self.turn()
+
+    def turn(self) -> None:
+        """One turn, without waiting for messages."""
+        now = self._clock()
+        self._scheduler.advance(now)
+        plan = self._scheduler.plan(now)
+        self._send(self._scheduler.out)
+        if plan is not None:
+            self._runner.launch(plan)
+            self._in_flight.append((plan.step, now))
+        if self._in_flight and (plan is None or len(self._in_flight) == STEPS_IN_FLIGHT):
+            step, launched_s = self._in_flight.popleft()
+            result = self._runner.collect(step)
+            now = self._clock()
+            self._last_step_s = now - launched_s
+            self._scheduler.result(result, now)
+            self._send(self._scheduler.out)
+        self.stats = self._scheduler.stats(now, self._last_step_s)
+
+    def _receive(self) -> bool:
+        """Take in everything that waits; sleep for it when no step is in flight."""
+        try:
+            if not self._in_flight:
+                now = self._clock()
+                wake = self._scheduler.next_wake_s(now)
+                timeout = None if wake is None else max(0.0, wake - now)
+                if not self._note(self._inbox.get(timeout=timeout)):
+                    return False
+            while True:
+                if not self._note(self._inbox.get_nowait()):
+                    return False
+        except Empty:
+            return True
+
+    def _note(self, message: Inbound | None) -> bool:
+        now = self._clock()
+        match message:
+            case None:
+                return False
+            case Composed() | Prefilled() | VoiceReady() | VoiceFailed() | Sounded():
+                self._scheduler.message(message, now)
+            case _:
+                self._scheduler.command(message, now)
+        return True
+
+    def _send(self, out: Outgoing) -> None:
+        for job in out.prefill:
+            self._to_prefill.put(job)
+        for job in out.voice:
+            self._to_voice.put(job)
+        for message in out.codec:
+            self._to_codec.put(message)
+        if out.events:
+            self._deliver(tuple(out.events))
+        out.prefill.clear()
+        out.voice.clear()
+        out.codec.clear()
+        out.events.clear()

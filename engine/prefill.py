@@ -1,0 +1,110 @@
+"""The prefill thread: text into columns, columns into KV, short work first.
+
+Owns the order of what waits for it. A long prompt is computed chunk by chunk, and between two
+chunks whatever became more urgent goes first: composing text, then the utterances that somebody
+waits for, then voices. Knows nothing of streams' states.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from .frontend import Frontend
+from .jobs import Composed, ComposeJob, Prefilled, PrefillJob, ToDecode, ToPrefill, Utterance
+from .prompt import PromptBuilder
+from .runner import PrefillChunk, Runner
+
+log = logging.getLogger(__name__)
+
+
+class Composer:
+    """Segments to utterances, for one model."""
+
+    def __init__(
+        self, prompt: PromptBuilder, spoken: Frontend, raw: Frontend, max_chars: int
+    ) -> None:
+        """``raw`` serves streams that asked for no normalisation."""
+        self._prompt = prompt
+        self._spoken = spoken
+        self._raw = raw
+        self._max_chars = max_chars
+
+    def compose(self, job: ComposeJob) -> Composed:
+        """One utterance a piece that the model can say in one go."""
+        frontend = self._raw if job.raw else self._spoken
+        return Composed(
+            job.stream,
+            job.text,
+            tuple(
+                Utterance(self._prompt.user_turn(piece), len(piece.encode("utf-8", "replace")))
+                for piece in frontend.inputs(job.text, self._max_chars)
+            ),
+        )
+
+
+class Prefiller:
+    """``run`` is the thread's body."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        composer: Composer,
+        inbox: SimpleQueue[ToPrefill | None],
+        report: Callable[[ToDecode], None],
+    ) -> None:
+        self._runner = runner
+        self._composer = composer
+        self._inbox = inbox
+        self._report = report
+        self._text: deque[ComposeJob] = deque()
+        self._urgent: deque[tuple[PrefillJob, deque[PrefillChunk]]] = deque()
+        self._rest: deque[tuple[PrefillJob, deque[PrefillChunk]]] = deque()
+
+    def run(self) -> None:
+        """Until ``None`` comes."""
+        while True:
+            if not (self._text or self._urgent or self._rest):
+                if not self._note(self._inbox.get()):
+                    return
+            try:
+                while True:
+                    if not self._note(self._inbox.get_nowait()):
+                        return
+            except Empty:
+                pass
+            self.work()
+
+    def _note(self, message: ToPrefill | None) -> bool:
+        match message:
+            case None:
+                return False
+            case ComposeJob():
+                self._text.append(message)
+            case PrefillJob():
+                line = self._urgent if message.urgent else self._rest
+                line.append((message, deque(message.chunks)))
+        return True
+
+    def work(self) -> None:
+        """One piece of the most urgent work."""
+        if self._text:
+            job = self._text.popleft()
+            self._report(self._composer.compose(job))
+            return
+        line = self._urgent or self._rest
+        if not line:
+            return
+        job, chunks = line[0]
+        error = False
+        try:
+            if chunks:
+                self._runner.prefill(chunks.popleft())
+        except Exception:
+            log.exception("prefill failed")
+            error = True
+        if error or not chunks:
+            line.popleft()
+            self._report(Prefilled(job.job, error))

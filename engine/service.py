@@ -1,0 +1,221 @@
+"""``SpeechEngine``: the engine of the port, built from a checkpoint and run on its threads.
+
+Owns construction, the threads and their queues, and the order of starting and stopping. The one
+module that brings torch in. Threads: decode, prefill, voice, codec (and the runner's own); they
+share nothing but frozen messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+from .api import (
+    Cancel,
+    Command,
+    Deliver,
+    EngineInfo,
+    EngineStats,
+    Event,
+    OnFatal,
+    Progress,
+    Sampling,
+    VoiceInfo,
+)
+from .checkpoint import VoiceConfig, read_voice_config
+from .config import EngineConfig
+from .cpu_runner import CpuRunner
+from .decode import DecodeLoop, Inbound
+from .frontend import Frontend, make_frontend
+from .jobs import CodecMessage, ToPrefill, VoiceJob
+from .model.config import read_config
+from .prefill import Composer, Prefiller
+from .prompt import PromptBuilder
+from .reference import VoicePreparer
+from .runner import Runner
+from .scheduler import Scheduler, VoiceDefaults
+from .tokenizer import load_tokenizer
+from .vocode import Vocoder
+from .voices import VoiceStore
+
+log = logging.getLogger(__name__)
+
+_STOP_S = 10.0
+_UNBOUNDED_CHARS = 4096
+BUILTIN_VOICE = Path(__file__).parent / "builtin_voice"
+
+
+class SpeechEngine:
+    """See :class:`shoal.engine.api.Engine`. Built on the caller's thread, which loads the model."""
+
+    def __init__(
+        self, config: EngineConfig, progress: Progress | None = None, runner: Runner | None = None
+    ) -> None:
+        """Raises :class:`.checkpoint.CheckpointError`. ``runner``: instead of the one that
+        ``config`` asks for."""
+        say = progress or (lambda _line: None)
+        model_config = read_config(config.model)
+        voice = read_voice_config(config.model, max_seq_len=model_config.max_seq_len)
+        tokenizer = load_tokenizer(config.model)
+        self._config = config
+        self._say = say
+        self._runner = runner or _make_runner(config, say)
+        spec = self._runner.spec
+        self._prompt = PromptBuilder(
+            tokenizer, spec.codebooks, model_config.semantic_ids(tokenizer.semantic)
+        )
+        self._voice = voice
+        self._store = None if config.voices_dir is None else VoiceStore(config.voices_dir)
+        self._info = EngineInfo(
+            model=config.model.name,
+            sample_rate=spec.sample_rate,
+            frame_samples=spec.frame_samples,
+            codebooks=spec.codebooks,
+            slots=spec.max_slots,
+            max_positions=spec.max_positions,
+            device=config.device,
+            sampling=_sampling(voice, spec.max_positions),
+        )
+        self._inbox: SimpleQueue[Inbound | None] = SimpleQueue()
+        self._to_prefill: SimpleQueue[ToPrefill | None] = SimpleQueue()
+        self._to_voice: SimpleQueue[VoiceJob | None] = SimpleQueue()
+        self._to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._loop: DecodeLoop | None = None
+        self._stopping = False
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def start(self, deliver: Deliver, on_fatal: OnFatal) -> None:
+        self._say("warming up")
+        self._runner.warm_up()
+        clock = time.monotonic
+        scheduler = Scheduler(
+            self._runner.spec,
+            self._config.limits,
+            VoiceDefaults(
+                sampling=self._info.sampling,
+                max_segment_chars=self._voice.max_segment_chars,
+                max_context=self._voice.max_context,
+                prefix=self._prompt.prefix(),
+                closing=self._prompt.closing(),
+            ),
+            lambda: secrets.randbits(63),
+        )
+
+        def guarded(events: Sequence[Event]) -> None:
+            if not self._stopping:
+                deliver(events)
+
+        self._loop = DecodeLoop(
+            self._runner,
+            scheduler,
+            self._inbox,
+            self._to_prefill,
+            self._to_voice,
+            self._to_codec,
+            guarded,
+            clock,
+        )
+        frontend = make_frontend(self._voice.frontend_name)
+        composer = Composer(
+            self._prompt,
+            frontend,
+            _raw(frontend),
+            self._voice.max_segment_chars or _UNBOUNDED_CHARS,
+        )
+        prefiller = Prefiller(self._runner, composer, self._to_prefill, self._inbox.put)
+        preparer = VoicePreparer(
+            self._runner,
+            self._prompt,
+            self._store,
+            fingerprint(self._config.model / "codec.pth"),
+            self._config.voice_cache_bytes,
+            self._to_voice,
+            self._inbox.put,
+        )
+        vocoder = Vocoder(
+            self._runner,
+            self._to_codec,
+            guarded,
+            self._inbox.put,
+            lambda stream: self._inbox.put(Cancel(stream)),
+            self._config.limits.silence_s,
+            clock,
+        )
+        bodies: dict[str, Callable[[], None]] = {
+            "decode": self._loop.run,
+            "prefill": prefiller.run,
+            "voice": preparer.run,
+            "codec": vocoder.run,
+        }
+        for name, body in bodies.items():
+            thread = threading.Thread(
+                target=self._guard, args=(name, body, on_fatal), name=name, daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _guard(self, name: str, body: Callable[[], None], on_fatal: OnFatal) -> None:
+        try:
+            body()
+        except BaseException as error:  # a thread of ours died: the process has to end
+            log.exception("the %s thread died", name)
+            on_fatal(error)
+
+    def submit(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def stats(self) -> EngineStats:
+        return EngineStats() if self._loop is None else self._loop.stats
+
+    def voices(self) -> Sequence[VoiceInfo]:
+        return () if self._store is None else self._store.list()
+
+    def stop(self) -> None:
+        self._stopping = True
+        for queue in (self._inbox, self._to_prefill, self._to_voice, self._to_codec):
+            queue.put(None)
+        for thread in self._threads:
+            thread.join(_STOP_S)
+        self._threads.clear()
+        self._runner.close()
+
+
+def _make_runner(config: EngineConfig, progress: Progress) -> Runner:
+    pages = config.pages
+    return CpuRunner.load(config.model, slots=config.slots, pages=pages, progress=progress)
+
+
+def _sampling(voice: VoiceConfig, max_positions: int) -> Sampling:
+    return Sampling(
+        temperature=voice.temperature,
+        top_p=voice.top_p,
+        top_k=voice.top_k,
+        max_frames_per_segment=max_positions,
+    )
+
+
+def _raw(frontend: Frontend) -> Frontend:
+    """For streams that normalise themselves: the model's alphabet still holds."""
+    return frontend
+
+
+def fingerprint(path: Path) -> str:
+    """16 hex digits that name a file's content by its size and its ends."""
+    digest = hashlib.sha256()
+    size = path.stat().st_size
+    digest.update(str(size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(1 << 20))
+        file.seek(max(0, size - (1 << 20)))
+        digest.update(file.read(1 << 20))
+    return digest.hexdigest()[:16]

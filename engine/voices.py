@@ -1,0 +1,190 @@
+"""The voice store: recordings on disk under an id, and the codes made from them.
+
+Owns the folder's layout and its safety: a voice appears, changes and disappears by one rename, so a
+reader or a crash never sees half of one. Knows nothing of the model; codes are kept under the
+fingerprint of the codec that made them, so another codec never reads them. Any thread, any process.
+
+``<root>/<id>/voice.json`` (id, created_at, seconds, texts), ``audio-<n>``, ``codes-<fingerprint>.npz``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from .api import Reference, VoiceInfo
+from .audio_file import AudioFileError, read_audio
+from .runner import Int32Array
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PROBE_RATE = 16_000
+MAX_REFERENCES = 20
+
+
+class VoiceError(Exception):
+    """The voice cannot be stored or found; the message is in the client's terms."""
+
+
+class UnknownVoice(VoiceError):
+    pass
+
+
+class VoiceStore:
+    """Voices below ``root``, which is made when the first one is added."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def add(
+        self, voice_id: str, references: Sequence[Reference], *, replace: bool = False
+    ) -> VoiceInfo:
+        """Store a voice. Raises :class:`VoiceError` for a bad id, one that is taken, no or too many
+        references, and recordings that cannot be used."""
+        place = self._place(voice_id)
+        if not 0 < len(references) <= MAX_REFERENCES:
+            raise VoiceError(f"a voice takes 1 to {MAX_REFERENCES} references")
+        if place.exists() and not replace:
+            raise VoiceError(f"voice {voice_id!r} exists already")
+        seconds = 0.0
+        for reference in references:
+            try:
+                seconds += len(read_audio(reference.audio, _PROBE_RATE)) / _PROBE_RATE
+            except AudioFileError as error:
+                raise VoiceError(str(error)) from error
+        info = VoiceInfo(voice_id, seconds, time.time())
+        texts = [reference.text for reference in references]
+        with self._scratch() as scratch:
+            for index, reference in enumerate(references):
+                _write(scratch / f"audio-{index}", reference.audio)
+            facts = {
+                "id": voice_id,
+                "created_at": info.created_at,
+                "seconds": seconds,
+                "texts": texts,
+            }
+            _write(scratch / "voice.json", json.dumps(facts).encode())
+            self._swap_in(scratch, place)
+        return info
+
+    def remove(self, voice_id: str) -> None:
+        """Raises :class:`UnknownVoice`."""
+        place = self._place(voice_id)
+        with self._scratch() as scratch:
+            try:
+                place.rename(scratch / "gone")
+            except FileNotFoundError:
+                raise UnknownVoice(f"no voice is called {voice_id!r}") from None
+
+    def list(self) -> tuple[VoiceInfo, ...]:
+        """All voices, by id."""
+        if not self._root.is_dir():
+            return ()
+        found: list[VoiceInfo] = []
+        for entry in sorted(self._root.iterdir()):
+            if _ID.fullmatch(entry.name):
+                try:
+                    facts = self._facts(entry)
+                except UnknownVoice:  # removed meanwhile
+                    continue
+                found.append(
+                    VoiceInfo(entry.name, float(facts["seconds"]), float(facts["created_at"]))
+                )
+        return tuple(found)
+
+    def references(self, voice_id: str) -> tuple[Reference, ...]:
+        """Recordings and transcripts. Raises :class:`UnknownVoice`."""
+        place = self._place(voice_id)
+        texts = self._facts(place)["texts"]
+        try:
+            return tuple(
+                Reference((place / f"audio-{index}").read_bytes(), str(text))
+                for index, text in enumerate(texts)
+            )
+        except FileNotFoundError:
+            raise UnknownVoice(f"no voice is called {voice_id!r}") from None
+
+    def stamp(self, voice_id: str) -> float:
+        """Changes when the voice is replaced. Raises :class:`UnknownVoice`."""
+        return float(self._facts(self._place(voice_id))["created_at"])
+
+    def codes(self, voice_id: str, fingerprint: str) -> tuple[Int32Array, ...] | None:
+        """Codes int32 [frames, codebooks] per reference as ``fingerprint``'s codec made them."""
+        path = self._place(voice_id) / f"codes-{fingerprint}.npz"
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return tuple(
+                    np.asarray(stored[f"r{index}"], np.int32) for index in range(len(stored.files))
+                )
+        except (OSError, ValueError, KeyError):
+            return None  # absent, or damaged: they are made again
+
+    def keep_codes(self, voice_id: str, fingerprint: str, codes: Sequence[Int32Array]) -> None:
+        """Store codes beside a voice; does nothing when it is gone."""
+        place = self._place(voice_id)
+        with self._scratch() as scratch:
+            path = scratch / "codes.npz"
+            arrays = {f"r{index}": one.astype(np.int16) for index, one in enumerate(codes)}
+            with path.open("wb") as file:
+                cast(Any, np.savez_compressed)(file, **arrays)
+            try:
+                path.rename(place / f"codes-{fingerprint}.npz")
+            except OSError:
+                return
+
+    def _place(self, voice_id: str) -> Path:
+        if not _ID.fullmatch(voice_id):
+            raise UnknownVoice(
+                "a voice id is 1 to 64 letters, digits, dots, dashes or underscores, "
+                "and begins with a letter or digit"
+            )
+        return self._root / voice_id
+
+    def _facts(self, place: Path) -> dict[str, Any]:
+        try:
+            return cast("dict[str, Any]", json.loads((place / "voice.json").read_bytes()))
+        except (FileNotFoundError, NotADirectoryError):
+            raise UnknownVoice(f"no voice is called {place.name!r}") from None
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """A folder beside the voices, on the same file system; gone afterwards."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix=".new-", dir=self._root))
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _swap_in(self, scratch: Path, place: Path) -> None:
+        fresh = scratch.with_name(scratch.name + "-ready")
+        scratch.rename(fresh)
+        scratch.mkdir()  # takes what is replaced
+        try:
+            if place.exists():
+                place.rename(scratch / "old")
+            fresh.rename(place)
+        except OSError as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise VoiceError(f"voice {place.name!r} is being changed by somebody else") from error
+        directory = os.open(self._root, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

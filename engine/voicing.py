@@ -1,0 +1,116 @@
+"""From a voice to a prefilled prefix: single-flight preparation, and prefills that are under way.
+
+Owns which voices are being prepared and for whom, and which prefixes are being written. Pure; one
+thread: decode's. Streams get their prefix's columns; the cache may lose the pages and write them
+again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .api import Voice
+from .batch import Outgoing, chunked
+from .jobs import PrefillJob, VoiceJob
+from .memory import Memory
+from .prefixes import Prefix, PrefixKey, prefix_key
+from .runner import Int32Array
+from .streams import Stream
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    voice: Voice
+    waiting: list[Stream] = field(default_factory=list[Stream])
+
+
+class Voicing:
+    """``default`` is the prefix of the default voice; it is prefilled at once and never evicted."""
+
+    def __init__(
+        self, default: Int32Array, memory: Memory, chunk_tokens: int, out: Outgoing
+    ) -> None:
+        self._default = default
+        self._memory = memory
+        self._chunk_tokens = chunk_tokens
+        self._out = out
+        self._jobs = 0
+        self._preparing: dict[int, _Work] = {}
+        self._writing: dict[int, PrefixKey] = {}
+        self._default_key = prefix_key(default)
+        self._request(default, self._default_key)
+
+    def prepare(self, voice: Voice, stream: Stream | None) -> None:
+        """Prepare ``voice``, once for all who ask for it meanwhile, and give it to ``stream``."""
+        if voice == Voice():
+            self._give(self._default, self._default_key, [stream] if stream else [])
+            return
+        work = next((work for work in self._preparing.values() if work.voice == voice), None)
+        if work is None:
+            self._jobs -= 1
+            work = self._preparing[self._jobs] = _Work(voice)
+            self._out.voice.append(VoiceJob(self._jobs, voice))
+        if stream is not None:
+            work.waiting.append(stream)
+
+    def prepared(self, job: int, columns: Int32Array) -> list[Stream]:
+        """The streams that now have their prefix's columns, if not yet its KV."""
+        streams = self._preparing.pop(job).waiting
+        self._give(columns, prefix_key(columns), streams)
+        return streams
+
+    def failed(self, job: int) -> list[Stream]:
+        """The streams that waited for a voice that cannot be had."""
+        return self._preparing.pop(job).waiting
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is gone."""
+        for work in self._preparing.values():
+            if stream in work.waiting:
+                work.waiting.remove(stream)
+
+    def prefix_of(self, stream: Stream) -> Prefix | None:
+        """The stream's prefix when its KV is written; asks for it when it is gone."""
+        if stream.prefix is None or stream.prefix_columns is None:
+            return None
+        entry = self._memory.prefixes.find(stream.prefix)
+        if entry is None:
+            self._request(stream.prefix_columns, stream.prefix)
+            return None
+        return entry if entry.ready else None
+
+    def written(self, job: int, error: bool) -> PrefixKey | None:
+        """A prefill ended: the key of the prefix it was for, None when it was not for one."""
+        key = self._writing.pop(job, None)
+        if key is None:
+            return None
+        entry = self._memory.prefixes.find(key)
+        assert entry is not None
+        entry.ready = True
+        if error:
+            self._memory.prefixes.drop(key)
+        return key
+
+    def _give(self, columns: Int32Array, key: PrefixKey, streams: list[Stream]) -> None:
+        prefixes = self._memory.prefixes
+        cached = prefixes.find(key) is not None
+        for stream in streams:
+            stream.prefix_columns, stream.prefix = columns, key
+            stream.prefix_was_cached = cached
+        if cached:
+            prefixes.hits += 1
+        else:
+            prefixes.misses += 1
+            self._request(columns, key)
+
+    def _request(self, columns: Int32Array, key: PrefixKey) -> None:
+        """Begin to write a prefix; without pages now, a later call will."""
+        entry = self._memory.reserve_prefix(key, len(columns))
+        if entry is None:
+            return
+        entry.pinned = key == self._default_key
+        # Its own numbers, apart from the jobs of utterances.
+        self._jobs -= 1
+        self._writing[self._jobs] = key
+        chunks = chunked(columns, 0, entry.pages, self._memory, self._chunk_tokens)
+        self._out.prefill.append(PrefillJob(self._jobs, chunks, urgent=False))
