@@ -250,6 +250,7 @@ class Batch:
     def _due(self, now: float) -> list[Stream]:
         """Streams that run now: most urgent first, those far ahead left out."""
         due: list[tuple[float, int, Stream]] = []
+        ahead: list[tuple[float, int, Stream]] = []
         self.wake_s = None
         urgent = False
         for stream in self._seated.values():
@@ -259,12 +260,19 @@ class Batch:
                 continue
             lead = stream.lead_s(now, self._frame_s)
             if lead is not None and lead > self._limits.park_lead_s:
-                self._wake_at(now + lead - self._limits.park_lead_s)
+                ahead.append((lead, stream.order, stream))
                 continue
             # No sound yet: right behind those whose listener is about to run dry.
             urgency = self._limits.urgent_lead_s if lead is None else lead
             urgent |= urgency <= self._limits.urgent_lead_s
             due.append((urgency, stream.order, stream))
+        if not due:
+            # Nobody is near: an idle device may as well run ahead, up to a point.
+            due = [entry for entry in ahead if entry[0] <= self._limits.furthest_lead_s]
+            ahead = [entry for entry in ahead if entry[0] > self._limits.furthest_lead_s]
+        for lead, _, _ in ahead:
+            limit = self._limits.park_lead_s if due else self._limits.furthest_lead_s
+            self._wake_at(now + lead - limit)
         due.sort(key=lambda entry: entry[:2])
         if urgent:
             # Somebody is short: whoever has plenty leaves the step to them.

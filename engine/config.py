@@ -19,7 +19,9 @@ class Limits:
     urgent_lead_s: float = 0.15
     """Streams whose listener has less than this left run before anything else."""
     park_lead_s: float = 2.0
-    """Streams this far ahead of their listener are left out of steps until they are not."""
+    """Streams this far ahead of their listener leave the steps to those that are not."""
+    furthest_lead_s: float = 30.0
+    """Streams this far ahead are left out of steps even when nobody else wants them."""
     speaking_lead_s: float = 0.5
     """With this much unplayed, a stream's text may wait for a better cut."""
     held_results: int = 2

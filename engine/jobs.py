@@ -15,11 +15,10 @@ from .runner import Int32Array, PrefillChunk
 
 @dataclass(frozen=True, slots=True)
 class ComposeJob:
-    """Turn a segment's text into the columns of user turns. ``raw``: without the normaliser."""
+    """Turn a segment's text into the columns of user turns."""
 
     stream: StreamId
     text: str = field(repr=False)
-    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,13 +157,7 @@ class CodecDrop:
 
 
 CodecMessage = (
-    CodecBegin
-    | CodecFrames
-    | CodecEnd
-    | CodecSilence
-    | CodecMark
-    | CodecFinish
-    | CodecDrop
+    CodecBegin | CodecFrames | CodecEnd | CodecSilence | CodecMark | CodecFinish | CodecDrop
 )
 ToPrefill = ComposeJob | PrefillJob
 ToDecode = Composed | Prefilled | VoiceReady | VoiceFailed | Sounded

@@ -28,7 +28,7 @@ class PagePool:
         return self._holders[page]
 
     def take(self, count: int) -> tuple[int, ...] | None:
-        """``count`` free pages, each now held once; None, and nothing taken, when there are fewer."""
+        """``count`` free pages, each now held once; None, and nothing taken, without."""
         if count > len(self._free):
             return None
         pages = tuple(self._free.pop() for _ in range(count))

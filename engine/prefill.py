@@ -23,24 +23,20 @@ log = logging.getLogger(__name__)
 class Composer:
     """Segments to utterances, for one model."""
 
-    def __init__(
-        self, prompt: PromptBuilder, spoken: Frontend, raw: Frontend, max_chars: int
-    ) -> None:
-        """``raw`` serves streams that asked for no normalisation."""
+    def __init__(self, prompt: PromptBuilder, frontend: Frontend, max_chars: int) -> None:
+        """``max_chars``: the longest text the model says well in one go."""
         self._prompt = prompt
-        self._spoken = spoken
-        self._raw = raw
+        self._frontend = frontend
         self._max_chars = max_chars
 
     def compose(self, job: ComposeJob) -> Composed:
         """One utterance a piece that the model can say in one go."""
-        frontend = self._raw if job.raw else self._spoken
         return Composed(
             job.stream,
             job.text,
             tuple(
                 Utterance(self._prompt.user_turn(piece), len(piece.encode("utf-8", "replace")))
-                for piece in frontend.inputs(job.text, self._max_chars)
+                for piece in self._frontend.inputs(job.text, self._max_chars)
             ),
         )
 

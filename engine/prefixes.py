@@ -26,7 +26,7 @@ def prefix_key(columns: Int32Array) -> PrefixKey:
 
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """A prefix in pages. ``ready`` once its KV was written; ``pinned`` entries are never evicted."""
+    """A prefix in pages. ``ready`` once its KV was written; ``pinned`` ones are never evicted."""
 
     key: PrefixKey
     length: int

@@ -170,7 +170,7 @@ class Runner(Protocol):
         ...
 
     def encode(self, samples: Float32Array) -> Int32Array:
-        """Mono float32 at ``sample_rate`` to codes int32 [frames, codebooks]. Voice thread; blocks."""
+        """Mono float32 at ``sample_rate`` to codes int32 [frames, codebooks]. Voice thread."""
         ...
 
     def close(self) -> None:

@@ -249,8 +249,7 @@ class Scheduler:
                     return
                 case Segment(text, speakable=True):
                     stream.composing = True
-                    raw = not stream.opened.segmentation.normalize
-                    self.out.prefill.append(ComposeJob(stream.id, text, raw))
+                    self.out.prefill.append(ComposeJob(stream.id, text))
                 case Segment(text):
                     stream.ready.append(Composed(stream.id, text, ()))
                 case FlushMark():

@@ -32,7 +32,7 @@ from .checkpoint import VoiceConfig, read_voice_config
 from .config import EngineConfig
 from .cpu_runner import CpuRunner
 from .decode import DecodeLoop, Inbound
-from .frontend import Frontend, make_frontend
+from .frontend import make_frontend
 from .jobs import CodecMessage, ToPrefill, VoiceJob
 from .model.config import read_config
 from .prefill import Composer, Prefiller
@@ -59,7 +59,7 @@ class SpeechEngine:
     ) -> None:
         """Raises :class:`.checkpoint.CheckpointError`. ``runner``: instead of the one that
         ``config`` asks for."""
-        say = progress or (lambda _line: None)
+        say: Progress = progress or _silent
         model_config = read_config(config.model)
         voice = read_voice_config(config.model, max_seq_len=model_config.max_seq_len)
         tokenizer = load_tokenizer(config.model)
@@ -125,11 +125,10 @@ class SpeechEngine:
             guarded,
             clock,
         )
-        frontend = make_frontend(self._voice.frontend_name)
+        name = self._voice.frontend
         composer = Composer(
             self._prompt,
-            frontend,
-            _raw(frontend),
+            make_frontend(None if name == "none" else name),
             self._voice.max_segment_chars or _UNBOUNDED_CHARS,
         )
         prefiller = Prefiller(self._runner, composer, self._to_prefill, self._inbox.put)
@@ -190,6 +189,10 @@ class SpeechEngine:
         self._runner.close()
 
 
+def _silent(_line: str) -> None:
+    """No progress is shown."""
+
+
 def _make_runner(config: EngineConfig, progress: Progress) -> Runner:
     pages = config.pages
     return CpuRunner.load(config.model, slots=config.slots, pages=pages, progress=progress)
@@ -202,11 +205,6 @@ def _sampling(voice: VoiceConfig, max_positions: int) -> Sampling:
         top_k=voice.top_k,
         max_frames_per_segment=max_positions,
     )
-
-
-def _raw(frontend: Frontend) -> Frontend:
-    """For streams that normalise themselves: the model's alphabet still holds."""
-    return frontend
 
 
 def fingerprint(path: Path) -> str:

@@ -2,9 +2,10 @@
 
 Owns the folder's layout and its safety: a voice appears, changes and disappears by one rename, so a
 reader or a crash never sees half of one. Knows nothing of the model; codes are kept under the
-fingerprint of the codec that made them, so another codec never reads them. Any thread, any process.
+fingerprint of the codec that made them, so another codec never reads them. Any thread and process.
 
-``<root>/<id>/voice.json`` (id, created_at, seconds, texts), ``audio-<n>``, ``codes-<fingerprint>.npz``.
+``<root>/<id>/``: ``voice.json`` (id, created_at, seconds, texts), ``audio-<n>``,
+``codes-<fingerprint>.npz``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -156,7 +157,7 @@ class VoiceStore:
             raise UnknownVoice(f"no voice is called {place.name!r}") from None
 
     @contextmanager
-    def _scratch(self) -> Iterator[Path]:
+    def _scratch(self) -> Generator[Path]:
         """A folder beside the voices, on the same file system; gone afterwards."""
         self._root.mkdir(parents=True, exist_ok=True)
         path = Path(tempfile.mkdtemp(prefix=".new-", dir=self._root))
