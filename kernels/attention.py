@@ -19,17 +19,19 @@ import torch
 import triton
 import triton.language as tl
 
-from .heads import load_heads, norm_heads, rotate_heads, row_factor
+from .heads import load_heads, load_turn, norm_heads, repeat_rows, rotate_heads, row_factor
 from .norm import NormedRows
 from .pages import LOG2_E, Heads, attend, block_tokens, check_pages, store_outputs
 from .quantise import Fp8Rows
-from .rounding import bf16, launch_options, let_next_start, wait_for_previous
+from .rounding import bf16, launch_options, let_next_start, on_bf16_grid, wait_for_previous
 
 GROUP_ROWS = 16
 SPLITS = 8
 """Most stretches of a context, and of a prefix."""
 SPLIT_TOKENS = 128
 """A context is cut into more stretches only from this length on."""
+STAGES = 5
+"""Of the inner loop: the page number is one load ahead of the keys it leads to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,9 +107,12 @@ def decode_kernel(
     h = tl.program_id(1)
     split = tl.program_id(2)
     GQ: tl.constexpr = HQ // HKV
-    wait_for_previous(PDL)
-    let_next_start(PDL)
+    # The matrix unit wants 16 rows: each head is repeated to fill them.
+    TIMES: tl.constexpr = 16 // GQ
+    width: tl.constexpr = (HQ + 2 * HKV) * D
+    # What does not come from the kernel before, and what follows from it, needs no waiting.
     position = tl.load(POSITIONS + m)
+    table = TABLES + tl.load(SLOTS + m).to(tl.int64) * table_stride
     start = 0
     before = 0
     if CASCADE:
@@ -117,37 +122,41 @@ def decode_kernel(
     blocks = tl.cdiv(position, BT) - skipped
     active = tl.maximum(stretches(blocks, BT, SPLIT_TOKENS, SPLITS), 1)
     if split < active:
-        table = TABLES + tl.load(SLOTS + m).to(tl.int64) * table_stride
-        r = tl.arange(0, 16)
-        heads = h * GQ + tl.minimum(r, GQ - 1)
-        live = r < GQ
         one = tl.arange(0, 1)
-        stride = tl.cast(M, tl.int64) * ((HQ + 2 * HKV) * D)
-        row = tl.cast(m, tl.int64) * ((HQ + 2 * HKV) * D)
-        factor = row_factor(SQ, sq_stride, m, K, eps, NORMED, G)
-        q = load_heads(QKV, row + heads * D, r >= 0, factor, stride, D, PARTS)
+        g = tl.arange(0, GQ)
+        cos, sin = load_turn(COS, SIN, position + one, D)
+        page = tl.load(table + position // PAGE).to(tl.int64)
+        wait_for_previous(PDL)
+        let_next_start(PDL)
+        stride = tl.cast(M, tl.int64) * width
+        row = tl.cast(m, tl.int64) * width
+        q = load_heads(QKV, row + (h * GQ + g) * D, g >= 0, stride, D, PARTS)
+        factor = row_factor(SQ, sq_stride, m, K, eps, NORMED, G)[:, None]
+        q = on_bf16_grid(q * factor)
         if QK_NORM:
             q = norm_heads(q, QN, eps, D)
-        q = rotate_heads(q, COS, SIN, position + r * 0, 16, D)
+        q = rotate_heads(q, cos, sin, GQ, D)
+        queries = repeat_rows(q, TIMES, GQ, D)
         top = tl.full([16], float("-inf"), tl.float32)
         total = tl.zeros([16], tl.float32)
-        acc = tl.zeros([16, D], tl.float32)
+        acc = tl.zeros([D, 16], tl.float32)
         if split == 0:
-            k = load_heads(QKV, row + (HQ + h + one) * D, one >= 0, factor, stride, D, PARTS)
-            v = load_heads(QKV, row + (HQ + HKV + h + one) * D, one >= 0, factor, stride, D, PARTS)
+            k = load_heads(QKV, row + (HQ + h + one) * D, one >= 0, stride, D, PARTS)
+            v = load_heads(QKV, row + (HQ + HKV + h + one) * D, one >= 0, stride, D, PARTS)
+            k = on_bf16_grid(k * factor)
+            v = on_bf16_grid(v * factor)
             if QK_NORM:
                 k = norm_heads(k, KN, eps, D)
-            k = rotate_heads(k, COS, SIN, position + one, 1, D)
-            page = tl.load(table + position // PAGE).to(tl.int64)
+            k = rotate_heads(k, cos, sin, 1, D)
             at = ((page * HKV + h) * PAGE + position % PAGE) * D
             at = at + one[:, None] * D + tl.arange(0, D)[None, :]
             tl.store(KEYS + at, bf16(k))
             tl.store(VALUES + at, bf16(v))
-            top = tl.sum(q * k, axis=1) * scale
+            top = tl.sum(queries * k, axis=1) * scale
             total = tl.full([16], 1.0, tl.float32)
-            acc = acc + v
+            acc = acc + tl.trans(v)
         top, total, acc = attend(
-            bf16(q),
+            bf16(queries),
             KEYS,
             VALUES,
             table,
@@ -164,15 +173,19 @@ def decode_kernel(
             PAGE,
             BT,
         )
+        r = tl.arange(0, 16)
+        heads = h * GQ + r // TIMES
+        live = r % TIMES == 0
         if active + before == 1:
-            store_outputs(acc / total[:, None], heads, live, m, OUT, OSC, osc_stride, HQ, D, QUANT)
+            y = tl.trans(acc / total[None, :])
+            store_outputs(y, heads, live, m, OUT, OSC, osc_stride, HQ, D, QUANT)
         else:
             slot = (tl.cast(m, tl.int64) * HQ + heads) * (2 * SPLITS) + SPLITS + split
-            tl.store(
-                OUTPUTS + slot[:, None] * D + tl.arange(0, D)[None, :], acc, mask=live[:, None]
-            )
+            where = slot[None, :] * D + tl.arange(0, D)[:, None]
+            tl.store(OUTPUTS + where, acc, mask=live[None, :])
             tl.store(SUMS + slot * 2, top, mask=live)
             tl.store(SUMS + slot * 2 + 1, total, mask=live)
+            # Stores of all threads come before the count, the count before the last one's loads.
             tl.debug_barrier()
             arrived = tl.atomic_add(ARRIVED + m * HKV + h, 1, sem="acq_rel", scope="gpu")
             if arrived == active - 1:
@@ -301,5 +314,5 @@ def decode_attention(
         CASCADE=prefix is not None,
         QUANT=quant,
         PDL=pdl,
-        **launch_options(warps=4, stages=3, pdl=pdl),
+        **launch_options(warps=4, stages=STAGES, pdl=pdl),
     )

@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
-from .attention import GROUP_ROWS, SPLIT_TOKENS, SPLITS, Workspace, stretches
-from .heads import load_heads, norm_heads, rotate_heads
+from .attention import GROUP_ROWS, SPLIT_TOKENS, SPLITS, STAGES, Workspace, stretches
+from .heads import load_heads, load_turn, norm_heads, rotate_heads
 from .norm import NormedRows, load_squares, rms_factor
 from .pages import LOG2_E, Heads, attend, block_tokens, check_pages
-from .rounding import bf16, launch_options, let_next_start, wait_for_previous
+from .rounding import bf16, launch_options, let_next_start, on_bf16_grid, wait_for_previous
 
 
 @triton.jit(do_not_specialize=["M", "sq_stride", "table_stride"])
@@ -60,8 +60,6 @@ def prefix_kernel(
     split = tl.program_id(2)
     GQ: tl.constexpr = HQ // HKV
     R: tl.constexpr = ROWS * GQ
-    wait_for_previous(PDL)
-    let_next_start(PDL)
     leader = tl.load(GROUPS + group * ROWS)
     if leader >= 0:
         end = tl.load(PREFIX + leader)
@@ -74,15 +72,19 @@ def prefix_kernel(
             live = row >= 0
             row = tl.maximum(row, 0)
             heads = h * GQ + r % GQ
-            factor = tl.full([R], 1.0, tl.float32)
-            if NORMED:
-                factor = rms_factor(load_squares(SQ, sq_stride, row, live, K, G), K, eps)
             width: tl.constexpr = (HQ + 2 * HKV) * D
             at = row.to(tl.int64) * width + heads * D
-            q = load_heads(QKV, at, live, factor, tl.cast(M, tl.int64) * width, D, PARTS)
+            cos, sin = load_turn(COS, SIN, tl.load(POSITIONS + row), D)
+            wait_for_previous(PDL)
+            let_next_start(PDL)
+            q = load_heads(QKV, at, live, tl.cast(M, tl.int64) * width, D, PARTS)
+            if NORMED:
+                squares = load_squares(SQ, sq_stride, row, live, K, G)
+                q = q * rms_factor(squares, K, eps)[:, None]
+            q = on_bf16_grid(q)
             if QK_NORM:
                 q = norm_heads(q, QN, eps, D)
-            q = rotate_heads(q, COS, SIN, tl.load(POSITIONS + row), R, D)
+            q = rotate_heads(q, cos, sin, R, D)
             top, total, acc = attend(
                 bf16(q),
                 KEYS,
@@ -95,15 +97,15 @@ def prefix_kernel(
                 scale,
                 tl.full([R], float("-inf"), tl.float32),
                 tl.zeros([R], tl.float32),
-                tl.zeros([R, D], tl.float32),
+                tl.zeros([D, R], tl.float32),
                 HKV,
                 D,
                 PAGE,
                 BT,
             )
             slot = (row.to(tl.int64) * HQ + heads) * (2 * SPLITS) + split
-            where = slot[:, None] * D + tl.arange(0, D)[None, :]
-            tl.store(OUTPUTS + where, acc, mask=live[:, None])
+            where = slot[None, :] * D + tl.arange(0, D)[:, None]
+            tl.store(OUTPUTS + where, acc, mask=live[None, :])
             tl.store(SUMS + slot * 2, top, mask=live)
             tl.store(SUMS + slot * 2 + 1, total, mask=live)
 
@@ -168,5 +170,5 @@ def prefix_attention(
         SPLIT_TOKENS=SPLIT_TOKENS,
         SPLITS=SPLITS,
         PDL=pdl,
-        **launch_options(warps=4, stages=3, pdl=pdl),
+        **launch_options(warps=4, stages=STAGES, pdl=pdl),
     )

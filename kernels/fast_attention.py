@@ -12,26 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
-from .heads import load_heads, norm_heads, rotate_heads, row_factor
+from .heads import load_heads, load_turn, norm_heads, repeat_rows, rotate_heads, row_factor
 from .norm import NormedRows
-from .pages import Heads, store_outputs
+from .pages import LOG2_E, Heads, store_outputs
 from .quantise import Fp8Rows
-from .rounding import bf16, launch_options, let_next_start, wait_for_previous
-
-
-@triton.jit
-def new_head(
-    QKV, row, at, factor, stride, KN, COS, SIN, position, eps, D: tl.constexpr, PARTS: tl.constexpr,
-    ROTATE: tl.constexpr, QK_NORM: tl.constexpr,
-):  # fmt: skip
-    """fp32 [1, D] on the bf16 grid: one head of one row, a key (ROTATE) or a value."""
-    one = tl.arange(0, 1)
-    x = load_heads(QKV, row + at + one, one >= 0, factor, stride, D, PARTS)
-    if ROTATE:
-        if QK_NORM:
-            x = norm_heads(x, KN, eps, D)
-        x = rotate_heads(x, COS, SIN, position + one, 1, D)
-    return x
+from .rounding import bf16, dot, launch_options, let_next_start, on_bf16_grid, wait_for_previous
 
 
 @triton.jit(do_not_specialize=["M", "position", "sq_stride", "osc_stride"])
@@ -65,49 +50,71 @@ def fast_kernel(
     QUANT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """grid (M, HKV): NEW (1 or 2) tokens of row m at ``position`` onwards."""
+    """grid (M, HKV): NEW tokens of row m at ``position``, which is 0 if they are two."""
     m = tl.program_id(0)
     h = tl.program_id(1)
     GQ: tl.constexpr = HQ // HKV
+    TIMES: tl.constexpr = 16 // GQ
     width: tl.constexpr = (HQ + 2 * HKV) * D
-    wait_for_previous(PDL)
-    let_next_start(PDL)
+    one = tl.arange(0, 1)
     g = tl.arange(0, GQ)
     t = tl.arange(0, T)
     d = tl.arange(0, D)
-    stride = tl.cast(M * NEW, tl.int64) * width
+    r = tl.arange(0, 16)
+    heads = h * GQ + r // TIMES
+    live = r % TIMES == 0
     base = tl.cast(m * HKV + h, tl.int64) * (T * D)
-    cached = base + t[:, None] * D + d[None, :]
-    old = (t < position)[:, None]
-    keys = tl.load(KEYS + cached, mask=old, other=0.0).to(tl.float32)
-    values = tl.load(VALUES + cached, mask=old, other=0.0).to(tl.float32)
+    stride = tl.cast(M * NEW, tl.int64) * width
+    if NEW == 1:
+        # Positions before this one were written by earlier passes: no need to wait for them.
+        old = (t < position)[:, None]
+        k_old = tl.load(KEYS + base + t[:, None] * D + d[None, :], mask=old, other=0.0)
+        v_old = tl.load(VALUES + base + t[:, None] * D + d[None, :], mask=old, other=0.0)
+    cos, sin = load_turn(COS, SIN, position + one, D)
+    wait_for_previous(PDL)
+    let_next_start(PDL)
     for i in tl.static_range(NEW):
         row = tl.cast(i * M + m, tl.int64) * width
-        now = position + i
-        factor = row_factor(SQ, sq_stride, i * M + m, K, eps, NORMED, G)
-        k = new_head(
-            QKV, row, (HQ + h) * D, factor, stride, KN, COS, SIN, now, eps, D, PARTS, True, QK_NORM
-        )
-        v = new_head(
-            QKV, row, (HQ + HKV + h) * D, factor, stride, KN, COS, SIN, now, eps, D, PARTS, False,
-            QK_NORM,
-        )  # fmt: skip
-        keys = tl.where((t == now)[:, None], k, keys)
-        values = tl.where((t == now)[:, None], v, values)
-        at = base + now * D + tl.arange(0, 1)[:, None] * D + d[None, :]
-        tl.store(KEYS + at, bf16(k))
-        tl.store(VALUES + at, bf16(v))
-        heads = h * GQ + g
-        q = load_heads(QKV, row + heads * D, g >= 0, factor, stride, D, PARTS)
+        q = load_heads(QKV, row + (h * GQ + g) * D, g >= 0, stride, D, PARTS)
+        k = load_heads(QKV, row + (HQ + h + one) * D, one >= 0, stride, D, PARTS)
+        v = load_heads(QKV, row + (HQ + HKV + h + one) * D, one >= 0, stride, D, PARTS)
+        factor = row_factor(SQ, sq_stride, i * M + m, K, eps, NORMED, G)[:, None]
+        q = on_bf16_grid(q * factor)
+        k = on_bf16_grid(k * factor)
+        v = on_bf16_grid(v * factor)
         if QK_NORM:
             q = norm_heads(q, QN, eps, D)
-        q = rotate_heads(q, COS, SIN, now + g * 0, GQ, D)
-        score = tl.sum(q[:, None, :] * keys[None, :, :], axis=2) * scale
-        score = tl.where((t <= now)[None, :], score, float("-inf"))
-        p = tl.exp(score - tl.max(score, axis=1)[:, None])
-        p = p / tl.sum(p, axis=1)[:, None]
-        y = tl.sum(p[:, :, None] * values[None, :, :], axis=1)
-        store_outputs(y, heads, g >= 0, i * M + m, OUT, OSC, osc_stride, HQ, D, QUANT)
+            k = norm_heads(k, KN, eps, D)
+        if i == 1:
+            cos, sin = load_turn(COS, SIN, position + 1 + one, D)
+        q = repeat_rows(rotate_heads(q, cos, sin, GQ, D), TIMES, GQ, D)
+        k = rotate_heads(k, cos, sin, 1, D)
+        at = base + (position + i) * D + one[:, None] * D + d[None, :]
+        tl.store(KEYS + at, bf16(k))
+        tl.store(VALUES + at, bf16(v))
+        score = tl.sum(q * k, axis=1) * scale
+        if NEW == 1:
+            # At position 0 every old score is hidden and the new one alone is the maximum.
+            past = tl.where(old, dot(k_old, tl.trans(bf16(q))) * scale, float("-inf"))
+            top = tl.maximum(score, tl.max(past, axis=0))
+            p = tl.exp2(past - top[None, :])
+            mine = tl.exp2(score - top)
+            total = mine + tl.sum(p, axis=0)
+            acc = dot(tl.trans(v_old), bf16(p)) + tl.trans(v) * mine[None, :]
+            y = tl.trans(acc / total[None, :])
+        elif i == 0:
+            k_first = k
+            v_first = v
+            y = tl.broadcast_to(v, [16, D])
+        else:
+            first = tl.sum(q * k_first, axis=1) * scale
+            top = tl.maximum(score, first)
+            p = tl.exp2(first - top)
+            mine = tl.exp2(score - top)
+            # Rounded as the matrix unit's operand is in a pass of its own.
+            acc = v_first * on_bf16_grid(p)[:, None] + v * mine[:, None]
+            y = acc / (mine + p)[:, None]
+        store_outputs(y, heads, live, i * M + m, OUT, OSC, osc_stride, HQ, D, QUANT)
 
 
 def fast_attention(
@@ -129,6 +136,8 @@ def fast_attention(
     ends.
     """
     quant = isinstance(out, Fp8Rows)
+    if tokens == 2 and position != 0:
+        raise ValueError(f"two tokens start a frame, and position {position} is not its start")
     if quant and heads.dim != 128:
         raise ValueError(f"a head of {heads.dim} is no quantisation group")
     m = qkv.shape[1] // tokens
@@ -151,7 +160,7 @@ def fast_attention(
         position,
         depth,
         heads.eps,
-        heads.dim**-0.5,
+        LOG2_E * heads.dim**-0.5,
         NEW=tokens,
         PARTS=qkv.shape[0],
         NORMED=normed is not None,

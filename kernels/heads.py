@@ -30,11 +30,10 @@ def row_factor(SQ, sq_stride, row, K, eps, NORMED: tl.constexpr, G: tl.constexpr
 
 
 @triton.jit
-def load_heads(QKV, at, live, factor, split_stride, D: tl.constexpr, SPLITS: tl.constexpr):
-    """fp32 [R, D] on the bf16 grid: the heads that start at ``at`` [R] in the projection."""
+def load_heads(QKV, at, live, split_stride, D: tl.constexpr, SPLITS: tl.constexpr):
+    """fp32 [R, D]: the heads that start at ``at`` [R] in the projection, before the rms factor."""
     where = at[:, None] + tl.arange(0, D)[None, :]
-    x = load_split_sum(QKV + where, split_stride, live[:, None], SPLITS)
-    return on_bf16_grid(x * factor[:, None])
+    return load_split_sum(QKV + where, split_stride, live[:, None], SPLITS)
 
 
 @triton.jit
@@ -46,13 +45,24 @@ def norm_heads(x, WEIGHT, eps, D: tl.constexpr):
 
 
 @triton.jit
-def rotate_heads(x, COS, SIN, positions, R: tl.constexpr, D: tl.constexpr):
-    """Rotate [R, D] to ``positions`` [R]; tables bf16 [positions, D / 2]."""
+def load_turn(COS, SIN, positions, D: tl.constexpr):
+    """(cos, sin) fp32 [P, D / 2] of ``positions`` [P]; tables bf16 [positions, D / 2]."""
     at = positions[:, None] * (D // 2) + tl.arange(0, D // 2)[None, :]
-    c = tl.load(COS + at).to(tl.float32)
-    s = tl.load(SIN + at).to(tl.float32)
+    return tl.load(COS + at).to(tl.float32), tl.load(SIN + at).to(tl.float32)
+
+
+@triton.jit
+def rotate_heads(x, cos, sin, R: tl.constexpr, D: tl.constexpr):
+    """Rotate [R, D] by a turn [R, D / 2], or [1, D / 2] for all rows."""
     even, odd = tl.split(tl.reshape(x, [R, D // 2, 2]))
-    return on_bf16_grid(tl.reshape(tl.join(even * c - odd * s, odd * c + even * s), [R, D]))
+    turned = tl.join(even * cos - odd * sin, odd * cos + even * sin)
+    return on_bf16_grid(tl.reshape(turned, [R, D]))
+
+
+@triton.jit
+def repeat_rows(x, TIMES: tl.constexpr, R: tl.constexpr, D: tl.constexpr):
+    """[R, D] to [R TIMES, D], each row TIMES times in succession."""
+    return tl.reshape(tl.broadcast_to(x[:, None, :], [R, TIMES, D]), [R * TIMES, D])
 
 
 @triton.jit(do_not_specialize=["M", "start", "sq_stride"])
@@ -92,15 +102,19 @@ def store_heads_kernel(
     position = start + m
     stride = tl.cast(M, tl.int64) * ((HQ + 2 * HKV) * D)
     row = tl.cast(m, tl.int64) * ((HQ + 2 * HKV) * D)
-    factor = row_factor(SQ, sq_stride, m, K, eps, NORMED, G)
-    q = load_heads(QKV, row + heads * D, live, factor, stride, D, SPLITS)
-    k = load_heads(QKV, row + (HQ + h + one) * D, one >= 0, factor, stride, D, SPLITS)
-    v = load_heads(QKV, row + (HQ + HKV + h + one) * D, one >= 0, factor, stride, D, SPLITS)
+    q = load_heads(QKV, row + heads * D, live, stride, D, SPLITS)
+    k = load_heads(QKV, row + (HQ + h + one) * D, one >= 0, stride, D, SPLITS)
+    v = load_heads(QKV, row + (HQ + HKV + h + one) * D, one >= 0, stride, D, SPLITS)
+    factor = row_factor(SQ, sq_stride, m, K, eps, NORMED, G)[:, None]
+    q = on_bf16_grid(q * factor)
+    k = on_bf16_grid(k * factor)
+    v = on_bf16_grid(v * factor)
     if QK_NORM:
         q = norm_heads(q, QN, eps, D)
         k = norm_heads(k, KN, eps, D)
-    q = rotate_heads(q, COS, SIN, position + heads * 0, GQ2, D)
-    k = rotate_heads(k, COS, SIN, position + one, 1, D)
+    cos, sin = load_turn(COS, SIN, position + one, D)
+    q = rotate_heads(q, cos, sin, GQ2, D)
+    k = rotate_heads(k, cos, sin, 1, D)
     d = tl.arange(0, D)
     out = tl.cast(m, tl.int64) * (HQ * D) + heads[:, None] * D + d[None, :]
     tl.store(OUT + out, bf16(q), mask=live[:, None])

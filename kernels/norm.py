@@ -98,21 +98,6 @@ def store_normed_row(h, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, row, D, G: tl.c
     tl.store(SQ + g * sq_stride + row, tl.sum(h64 * h64, axis=1).to(tl.float32), mask=group)
 
 
-@triton.jit
-def finish_group(
-    PART, RES, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, rows, group, M, D, SPLITS: tl.constexpr
-):
-    """h = residual + partials (SPLITS 0: none); residual <- h; then as store_normed_group."""
-    live = rows < M
-    at = rows[:, None].to(tl.int64) * D + group * 128 + tl.arange(0, 128)[None, :]
-    h = tl.load(RES + at, mask=live[:, None], other=0.0).to(tl.float32)
-    if SPLITS > 0:
-        split = tl.cast(M, tl.int64) * D
-        h = on_bf16_grid(h + load_split_sum(PART + at, split, live[:, None], SPLITS))
-        tl.store(RES + at, bf16(h), mask=live[:, None])
-    store_normed_group(h, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, rows, live, group, D)
-
-
 @triton.jit(do_not_specialize=["M", "sc_stride", "sq_stride"])
 def add_norm_kernel(
     PART,
@@ -129,13 +114,23 @@ def add_norm_kernel(
     R: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """grid (ceil(M / R), D / 128)."""
+    """grid (ceil(M / R), D / 128); SPLITS 0: nothing is added to the residual."""
     rows = tl.program_id(0) * R + tl.arange(0, R)
-    wait_for_previous(PDL)
+    live = rows < M
+    group = tl.program_id(1)
+    at = rows[:, None].to(tl.int64) * D + group * 128 + tl.arange(0, 128)[None, :]
+    # With partials, the kernel before is the product that made them: the residual is older.
+    if SPLITS == 0:
+        wait_for_previous(PDL)
+    h = tl.load(RES + at, mask=live[:, None], other=0.0).to(tl.float32)
+    if SPLITS > 0:
+        wait_for_previous(PDL)
     let_next_start(PDL)
-    finish_group(
-        PART, RES, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, rows, tl.program_id(1), M, D, SPLITS
-    )
+    if SPLITS > 0:
+        split = tl.cast(M, tl.int64) * D
+        h = on_bf16_grid(h + load_split_sum(PART + at, split, live[:, None], SPLITS))
+        tl.store(RES + at, bf16(h), mask=live[:, None])
+    store_normed_group(h, WEIGHT, Q, SC, sc_stride, SQ, sq_stride, rows, live, group, D)
 
 
 def add_norm(

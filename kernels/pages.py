@@ -49,26 +49,28 @@ def attend(
     PAGE: tl.constexpr,
     BT: tl.constexpr,
 ):
-    """Fold blocks [first, last) of a context of ``end`` tokens into (top, total, acc).
+    """Fold blocks [first, last) of a context of ``end`` tokens into a softmax's running sums.
 
-    q bf16 [R, D]. ``scale`` includes log2(e): sums are of powers of two.
+    top, total fp32 [R], acc fp32 [D, R]; q bf16 [R, D]. Tokens, and then head dims, are the long side of the products, so that keys and
+    values go to the matrix unit as they lie. ``scale`` includes log2(e): sums are of powers of two.
     """
     t = tl.arange(0, BT)
-    d = tl.arange(0, D)
+    inside = t[:, None] * D + tl.arange(0, D)[None, :]
+    queries = tl.trans(q)
     for block in tl.range(first, last):
         token = block * BT
         page = tl.load(TABLE + token // PAGE).to(tl.int64)
         base = ((page * HKV + h) * PAGE + token % PAGE) * D
-        seen = token + t < end
-        k = tl.load(KEYS + base + t[None, :] * D + d[:, None])
+        seen = (token + t < end)[:, None]
+        k = tl.load(KEYS + base + inside)
         # What lies behind the end may be anything, and zero times it must be zero.
-        v = tl.load(VALUES + base + t[:, None] * D + d[None, :], mask=seen[:, None], other=0.0)
-        score = tl.where(seen[None, :], dot(q, k) * scale, float("-inf"))
-        higher = tl.maximum(top, tl.max(score, axis=1))
+        v = tl.load(VALUES + base + inside, mask=seen, other=0.0)
+        score = tl.where(seen, dot(k, queries) * scale, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, axis=0))
         fade = tl.exp2(top - higher)
-        p = tl.exp2(score - higher[:, None])
-        total = total * fade + tl.sum(p, axis=1)
-        acc = acc * fade[:, None] + dot(bf16(p), v)
+        p = tl.exp2(score - higher[None, :])
+        total = total * fade + tl.sum(p, axis=0)
+        acc = acc * fade[None, :] + dot(tl.trans(v), bf16(p))
         top = higher
     return top, total, acc
 

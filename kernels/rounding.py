@@ -86,22 +86,18 @@ def quantise_rows(v):
 
 @triton.jit
 def load_split_sum(ptrs, split_stride, mask, SPLITS: tl.constexpr):
-    """Sum of ``SPLITS`` (1, 2, 4 or 8) partial tiles as fp32, added as a balanced tree.
+    """Sum of ``SPLITS`` (1, 2, 4 or 8) partial tiles as fp32: each four in order, then the fours.
 
-    The tree is what lets one program stand for two neighbouring splits with the same bits.
+    The order is what lets one program stand for four neighbouring splits with the same bits.
     """
     t = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-    if SPLITS >= 2:
-        t += tl.load(ptrs + split_stride, mask=mask, other=0.0).to(tl.float32)
-    if SPLITS >= 4:
-        a = tl.load(ptrs + 2 * split_stride, mask=mask, other=0.0).to(tl.float32)
-        t += a + tl.load(ptrs + 3 * split_stride, mask=mask, other=0.0).to(tl.float32)
-    if SPLITS >= 8:
-        b = tl.load(ptrs + 4 * split_stride, mask=mask, other=0.0).to(tl.float32)
-        b += tl.load(ptrs + 5 * split_stride, mask=mask, other=0.0).to(tl.float32)
-        c = tl.load(ptrs + 6 * split_stride, mask=mask, other=0.0).to(tl.float32)
-        c += tl.load(ptrs + 7 * split_stride, mask=mask, other=0.0).to(tl.float32)
-        t += b + c
+    for j in tl.static_range(1, SPLITS if SPLITS < 4 else 4):
+        t += tl.load(ptrs + j * split_stride, mask=mask, other=0.0).to(tl.float32)
+    if SPLITS == 8:
+        u = tl.load(ptrs + 4 * split_stride, mask=mask, other=0.0).to(tl.float32)
+        for j in tl.static_range(5, 8):
+            u += tl.load(ptrs + j * split_stride, mask=mask, other=0.0).to(tl.float32)
+        t += u
     return t
 
 

@@ -28,6 +28,9 @@ from .rounding import (
 )
 
 
+WARPS = 8
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampling:
     """What a draw reads per slot: 1-D views of equal stride (columns of a state tensor).
@@ -305,5 +308,5 @@ def sample(
         DG=triton.next_power_of_2(triton.cdiv(d, 128)),
         EMBED=target is not None,
         PDL=pdl,
-        **launch_options(warps=8, pdl=pdl),
+        **launch_options(warps=WARPS, pdl=pdl),
     )

@@ -1,8 +1,8 @@
 """SwiGLU: the gate and up projections with the activation in their epilogue, and the plain form.
 
 A program holds the same columns of gate and up in two accumulators, so the activation needs no
-exchange. With 128 columns a program owns whole quantisation groups and writes e4m3; with 64 it
-writes bf16, which the down projection quantises as it reads (few rows) or ``quantise`` does (many).
+exchange. With 128 columns a program owns whole quantisation groups and can write e4m3; with 64 it
+writes bf16 for ``quantise``. With many rows a plain product and ``swiglu`` behind it are faster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .gemm import Tile, load_rows_tile, load_weight_tile
+from .gemm import Tile, load_tile, prefetch_weight
 from .norm import NormedRows, load_squares, rms_factor
 from .quantise import ROWS_EACH, Fp8Rows, Fp8Weight
 from .rounding import (
@@ -41,6 +41,7 @@ def gate_up_kernel(
     SC,
     sc_stride,
     W,
+    VALUES,
     WS,
     SQ,
     sq_stride,
@@ -56,13 +57,12 @@ def gate_up_kernel(
     TMA: tl.constexpr,
     G: tl.constexpr,
     QUANT: tl.constexpr,
+    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """grid (ceil(M / BM), I / BN): W [2 I, K], gate rows first."""
-    tile_m = tl.program_id(0)
-    tile_n = tl.program_id(1)
-    m0 = tile_m * BM
-    n0 = tile_n * BN
+    m0 = tl.program_id(0) * BM
+    n0 = tl.program_id(1) * BN
     blocks = K // 128
     rows = m0 + tl.arange(0, BM)
     live = rows < M
@@ -70,20 +70,23 @@ def gate_up_kernel(
     columns = n0 + tl.arange(0, BN)
     gate_scale = WS + (n0 // 128) * blocks
     up_scale = WS + ((I + n0) // 128) * blocks
+    if AHEAD > 0:
+        prefetch_weight(VALUES, columns, 0, blocks, K, AHEAD)
+        prefetch_weight(VALUES, I + columns, 0, blocks, K, AHEAD)
+    next_gate = tl.load(gate_scale)
+    next_up = tl.load(up_scale)
     wait_for_previous(PDL)
     squares = load_squares(SQ, sq_stride, rows, live, K, G)
     gate = tl.zeros([BN, BM], tl.float32)
     up = tl.zeros([BN, BM], tl.float32)
-    next_gate = tl.load(gate_scale)
-    next_up = tl.load(up_scale)
     next_xs = tl.load(SC + safe)
-    for kb in tl.range(0, blocks):
-        wg = load_weight_tile(W, n0, kb, columns, K, TMA)
-        wu = load_weight_tile(W, I + n0, kb, I + columns, K, TMA)
-        xt = tl.trans(load_rows_tile(X, m0, kb, safe, K, TMA))
+    for block in tl.range(0, blocks):
+        wg = load_tile(W, n0, block, columns, K, TMA)
+        wu = load_tile(W, I + n0, block, I + columns, K, TMA)
+        xt = tl.trans(load_tile(X, m0, block, safe, K, TMA))
         gs = next_xs * next_gate
         us = next_xs * next_up
-        ahead = tl.minimum(kb + 1, blocks - 1)
+        ahead = tl.minimum(block + 1, blocks - 1)
         next_gate = tl.load(gate_scale + ahead)
         next_up = tl.load(up_scale + ahead)
         next_xs = tl.load(SC + ahead * sc_stride + safe)
@@ -100,7 +103,7 @@ def gate_up_kernel(
         scale, inverse = group_scale(tl.max(tl.abs(y), axis=0))
         q = tl.minimum(tl.maximum(y * inverse[None, :], -448.0), 448.0)
         tl.store(OUT + at, fp8(q), mask=mask)
-        tl.store(OSC + tile_n * osc_stride + rows, scale, mask=live)
+        tl.store(OSC + (n0 // 128) * osc_stride + rows, scale, mask=live)
     else:
         tl.store(OUT + at, bf16(y), mask=mask)
 
@@ -124,13 +127,13 @@ def gate_up(
     values = x.rows.values
     m, k = values.shape
     inner = weight.n // 2
+    box = TensorDescriptor.from_tensor
     gate_up_kernel[(triton.cdiv(m, tile.rows), inner // tile.columns)](
-        TensorDescriptor.from_tensor(values, [tile.rows, 128]) if tile.tma else values,
+        box(values, [tile.rows, 128]) if tile.tma else values,
         x.rows.scales,
         x.rows.scales.stride(0),
-        TensorDescriptor.from_tensor(weight.values, [tile.columns, 128])
-        if tile.tma
-        else weight.values,
+        box(weight.values, [tile.columns, 128]) if tile.tma else weight.values,
+        weight.values,
         weight.scales,
         x.squares,
         x.squares.stride(0),
@@ -146,6 +149,7 @@ def gate_up(
         TMA=tile.tma,
         G=triton.next_power_of_2(k // 128),
         QUANT=quant,
+        AHEAD=tile.ahead if pdl else 0,
         PDL=pdl,
         **launch_options(warps=tile.warps, stages=tile.stages, pdl=pdl),
     )

@@ -14,21 +14,33 @@ K_CHUNKS = {
     (2560, 9728): 8,
     (4096, 2560): 4,
 }
-"""Chunks along K of the products whose partials another kernel adds."""
+"""Chunks along K of the weights [N, K] that were measured."""
 
 
 def chunks_of(n: int, k: int) -> int:
-    """Chunks along K for a weight [N, K], enough to fill a large device at 16 rows."""
+    """Chunks along K for a weight [N, K]: 1, 4 or 8, enough to fill a large device at 16 rows."""
     known = K_CHUNKS.get((n, k))
     if known is not None:
         return known
-    tiles = max(1, n // 64)
-    chunks = 1
-    while chunks < 8 and chunks * 2 <= k // 128 and tiles * chunks < 256:
-        chunks *= 2
-    return chunks
+    blocks = k // 128
+    for chunks in (4, 8):
+        if blocks < 2 * chunks:
+            return 1 if chunks == 4 else 4
+        if n // 64 * chunks >= 256:
+            return chunks
+    return 8
 
 
-def row_tile(m: int) -> int:
-    """Tokens of one program for M rows."""
-    return 16 if m <= 16 else 32 if m <= 32 else 64 if m <= 64 else 128
+def tile_for(n: int, k: int, rows: int) -> Tile:
+    """Tile of ``gemm_partials`` for a weight [N, K] and ``rows`` rows."""
+    splits = chunks_of(n, k)
+    if rows <= 16:
+        return Tile(16, 64, splits, ahead=4)
+    if rows <= 32:
+        return Tile(32, 64, splits, ahead=4)
+    return Tile(64, 64, splits, stages=3, ahead=4)
+
+
+def gate_up_tile(inner: int, k: int, rows: int) -> Tile:
+    """Tile of ``swiglu.gate_up`` with bf16 rows out, for a weight [2 inner, K]."""
+    return Tile(16 if rows <= 16 else 32 if rows <= 32 else 64, 64, ahead=4)

@@ -125,7 +125,7 @@ def cases(architecture: int) -> Iterator[tuple[str, Callable[[], None]]]:
 def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     import torch
 
-    from shoal.kernels.gemm import Tile, gemm_finish, gemm_partials, gemm_rows
+    from shoal.kernels.gemm import Tile, gemm_partials, gemm_rows
     from shoal.kernels.norm import NormedRows, add_norm, whole_norm
     from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise
     from shoal.kernels.rounding import FP8
@@ -141,30 +141,24 @@ def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     tiles = {
         "m1": (1, Tile(16, 64, 4)),
         "m1-cp": (1, Tile(16, 64, 4, tma=False)),
-        "m64": (64, Tile(64, 128, 2, 2, warps=8, stages=4)),
-        "m64-4w": (64, Tile(64, 64, 2, 2, warps=4, stages=4)),
-        "m128": (128, Tile(128, 128, 2, 2, warps=8, stages=4)),
+        "m1-pdl": (1, Tile(16, 64, 4, ahead=4)),
+        "m64": (64, Tile(64, 64, 4, warps=4, stages=3)),
+        "m128-c4": (128, Tile(64, 64, 1, 4, warps=4, stages=4)),
+        "m128-c4w": (128, Tile(64, 128, 1, 4, warps=8, stages=4)),
+        "m128-c4ww": (128, Tile(128, 128, 1, 4, warps=8, stages=4)),
     }
     for name, (m, tile) in tiles.items():
         part = torch.empty(tile.splits, m, 6144)
         yield (
             f"gemm-{name}",
-            lambda m=m, t=tile, p=part: gemm_partials(rows(m, d), weight(6144, d), p, t),
+            lambda m=m, t=tile, p=part: gemm_partials(
+                rows(m, d), weight(6144, d), p, t, pdl=t.ahead > 0
+            ),
         )
     y = torch.empty(16, inner, dtype=torch.bfloat16)
     res = torch.empty(16, d, dtype=torch.bfloat16)
     nw = torch.empty(d, dtype=torch.bfloat16)
     part = torch.empty(8, 16, d)
-    cnt = torch.zeros(64, dtype=torch.int32)
-    fin = Tile(16, 64, 8)
-    yield (
-        "gemm-wide-finish",
-        lambda: gemm_finish(y, weight(d, inner), part, fin, res, nw, rows(16, d), cnt),
-    )
-    yield (
-        "gemm-finish",
-        lambda: gemm_finish(rows(16, 4096), weight(d, 4096), part, fin, res, nw, rows(16, d), cnt),
-    )
     yield (
         "gemm-rows",
         lambda: gemm_rows(
@@ -270,15 +264,11 @@ def sampler_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "sample-fast",
-        lambda: sample(
-            logits, normed, 1e-6, 2, number, sampling, columns, fast_input=target
-        ),
+        lambda: sample(logits, normed, 1e-6, 2, number, sampling, columns, fast_input=target),
     )
     yield (
         "embed",
-        lambda: embed(
-            columns, table, table, (5, 9), 3.0, row, norm_weight=row[0], normed=normed
-        ),
+        lambda: embed(columns, table, table, (5, 9), 3.0, row, norm_weight=row[0], normed=normed),
     )
     window = torch.zeros(m, 10, 11, dtype=torch.int32)
     yield "window", lambda: prev_tokens_shift_inplace(window, columns)
