@@ -134,6 +134,7 @@ class FakeEngine:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[StreamId, _Stream] = {}
         self._stats = EngineStats()
+        self._frames = 0
         self._thread: threading.Thread | None = None
 
     @property
@@ -314,6 +315,7 @@ class FakeEngine:
         stream.held.append(stream.speaking[:frame_bytes])
         stream.speaking = stream.speaking[frame_bytes:]
         stream.frames += 1
+        self._frames += 1
         if len(stream.held) < CHUNK_FRAMES and stream.speaking:
             return
         samples = b"".join(stream.held)
@@ -344,6 +346,6 @@ class FakeEngine:
             streams_waiting=len(waits),
             oldest_wait_s=max(waits, default=0.0),
             steps=self._stats.steps + 1,
-            frames=self._stats.frames + sum(s.slot for s in streams),
+            frames=self._frames,
             last_step_s=self._step_s,
         )

@@ -1,0 +1,77 @@
+"""``Hub``: stream id -> connection, and the only file that crosses threads.
+
+The engine's threads call ``deliver`` with a batch of events; one ``call_soon_threadsafe`` a batch
+brings it to the event loop, where each event goes to whoever registered its stream. An id that was
+forgotten has no addressee, and its events are dropped here: that is what makes a cancel final at
+once. Everything but ``deliver``, ``on_fatal`` and ``to_loop`` runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from shoal.engine.api import Command, Engine, Event, StreamId
+
+Receiver = Callable[[Event], None]
+
+
+class Hub:
+    """See the module."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """``on_fatal`` is called on the loop when a thread of the engine died."""
+        self._engine = engine
+        self._loop = loop
+        self._on_fatal = on_fatal
+        self._receivers: dict[StreamId, Receiver] = {}
+        self._numbers = count(1)
+
+    def new_stream(self) -> StreamId:
+        return StreamId(next(self._numbers))
+
+    def register(self, stream: StreamId, receiver: Receiver) -> None:
+        self._receivers[stream] = receiver
+
+    def forget(self, stream: StreamId) -> None:
+        """Nothing of this stream is delivered any more, not even what is already on its way."""
+        self._receivers.pop(stream, None)
+
+    def submit(self, command: Command) -> None:
+        self._engine.submit(command)
+
+    @property
+    def streams(self) -> int:
+        return len(self._receivers)
+
+    # From other threads -------------------------------------------------------------------------
+
+    def deliver(self, events: Sequence[Event]) -> None:
+        """From the engine's threads; never blocks."""
+        self.to_loop(lambda: self.route(events))
+
+    def fatal(self, error: BaseException) -> None:
+        """From the engine's threads, once."""
+        self.to_loop(lambda: self._on_fatal(error))
+
+    def to_loop(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` on the loop, soon. From any thread; nothing happens after its end."""
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    # On the loop --------------------------------------------------------------------------------
+
+    def route(self, events: Sequence[Event]) -> None:
+        for event in events:
+            receiver = self._receivers.get(event.stream)
+            if receiver is not None:
+                receiver(event)

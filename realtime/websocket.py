@@ -1,0 +1,114 @@
+"""One WebSocket as the gateway needs it: frames in, frames out, and how much is on its way.
+
+``LiveProtocol`` is uvicorn's WebSocket protocol (the ``websockets`` library without its I/O) with
+what a server of live audio adds: a peer that hangs up without a close frame is noticed at once
+even while our bytes wait for it, and nothing lingers for a peer that does not read. Runs on the
+event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import struct
+import sys
+import termios
+from typing import Final, cast
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+STATE_KEY: Final = "transport"
+LINGER_S: Final = 5.0
+MAX_REASON_BYTES: Final = 120  # a close frame holds 125, two of them the code
+
+
+class LiveProtocol(WebSocketsSansIOProtocol):
+    """Give this class to uvicorn as its ``ws``."""
+
+    async def run_asgi(self) -> None:
+        self.scope.setdefault("state", {})[STATE_KEY] = self.transport
+        try:
+            await super().run_asgi()
+        finally:
+            self.loop.call_later(LINGER_S, self._abort)
+
+    def eof_received(self) -> None:
+        # The peer will send no more. uvicorn would close only after all bytes are flushed, which
+        # a peer that is gone never lets happen.
+        if not self.transport.is_closing():
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
+            self.transport.abort()
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self._abort()
+
+    def _abort(self) -> None:
+        self.transport.abort()
+
+
+class Disconnected(Exception):
+    """The peer is gone."""
+
+
+class Socket:
+    """An accepted WebSocket."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        state = cast("dict[str, object]", websocket.scope.get("state", {}))
+        self._transport = cast("asyncio.Transport | None", state.get(STATE_KEY))
+        raw = self._transport.get_extra_info("socket") if self._transport else None
+        self._fileno: int | None = raw.fileno() if raw is not None else None
+        if not sys.platform.startswith("linux"):
+            self._fileno = None
+
+    async def receive(self) -> bytes | str:
+        """The next frame.
+
+        :raises Disconnected: there will be none.
+        """
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise Disconnected
+        data = message.get("bytes")
+        return data if data is not None else message["text"]
+
+    async def send(self, payload: bytes) -> None:
+        """:raises Disconnected: the peer is gone."""
+        try:
+            await self._websocket.send({"type": "websocket.send", "bytes": payload})
+        except (WebSocketDisconnect, RuntimeError) as error:  # starlette: after a disconnect
+            raise Disconnected from error
+
+    async def close(self, code: int, reason: str) -> None:
+        """:raises Disconnected: the peer is gone."""
+        short = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+        try:
+            await self._websocket.close(code, short)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise Disconnected from error
+
+    def abort(self) -> None:
+        """Hang up now; what waits is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def backlogged(self) -> bool:
+        """Bytes wait in this process because the kernel takes no more."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
+    def unacknowledged_bytes(self) -> int:
+        """Bytes given to ``send`` that the peer's machine has not acknowledged."""
+        if self._transport is None or self._transport.is_closing():
+            return 0
+        waiting = self._transport.get_write_buffer_size()
+        if self._fileno is None:
+            return waiting
+        try:
+            answer = fcntl.ioctl(self._fileno, termios.TIOCOUTQ, bytes(4))
+        except OSError:  # closed meanwhile
+            return waiting
+        return waiting + struct.unpack("i", answer)[0]
