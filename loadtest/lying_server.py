@@ -29,8 +29,8 @@ def read_lies(path: Path) -> list[Lie]:
     return lies
 
 
-async def _serve(lies: list[Lie], host: str, port: int, http_port: int) -> None:
-    async with standing_in(lies, host, port, http_port) as server:
+async def _serve(lies: list[Lie], host: str, port: int, http_port: int, room: int) -> None:
+    async with standing_in(lies, host, port, http_port, room) as server:
         print(f"{server.ws_url} (shoal, fish, elevenlabs, deepgram)", flush=True)
         print(f"{server.http_url} (openai)", flush=True)
         await asyncio.Event().wait()
@@ -42,12 +42,13 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--http-port", type=int, default=0)
+    parser.add_argument("--room", type=int, default=1_000_000, help="sockets before a 429")
     parser.add_argument("--lies", type=Path, help="JSON list of turns; see loadtest/README.md")
     parser.add_argument("--delay-ms", type=float, default=50.0, help="first audio, without --lies")
     given = parser.parse_args()
     lies = read_lies(given.lies) if given.lies else [Lie(first_delay_s=given.delay_ms / 1000)]
     try:
-        asyncio.run(_serve(lies, given.host, given.port, given.http_port))
+        asyncio.run(_serve(lies, given.host, given.port, given.http_port, given.room))
     except KeyboardInterrupt:
         pass
 

@@ -7,6 +7,7 @@ the JSON result can be read by any HdrHistogram tool (V2 encoding, microseconds)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from hdrh.histogram import HdrHistogram  # pyright: ignore[reportMissingTypeStubs]
@@ -42,9 +43,14 @@ class Histogram:
 
     def percentile(self, percent: float) -> float | None:
         """In seconds; ``None`` when empty. 100 is the maximum."""
+        return self.percentiles((percent,))[0]
+
+    def percentiles(self, percents: Sequence[float]) -> list[float | None]:
+        """Several at once, in the order asked for; much cheaper than one by one."""
         if not self.count:
-            return None
-        return self._hdr.get_value_at_percentile(percent) / 1e6
+            return [None] * len(percents)
+        found = self._hdr.get_percentile_to_value_dict(list(percents))
+        return [found[percent] / 1e6 for percent in percents]
 
     @property
     def mean(self) -> float | None:
@@ -58,11 +64,9 @@ class Histogram:
         if not self.count:
             return []
         nines = math.log10(max(2, self.count))
-        curve: list[tuple[float, float]] = []
-        for i in range(points + 1):
-            percent = 100.0 * (1.0 - 10.0 ** (-nines * i / points))
-            curve.append((percent, self._hdr.get_value_at_percentile(percent) / 1e6))
-        return curve
+        percents = [100.0 * (1.0 - 10.0 ** (-nines * i / points)) for i in range(points + 1)]
+        values = self.percentiles(percents)
+        return [(p, value) for p, value in zip(percents, values, strict=True) if value is not None]
 
     def encode(self) -> bytes:
         """The package's compressed base64 form."""

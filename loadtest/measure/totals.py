@@ -173,8 +173,8 @@ class Totals:
 
     def percentiles(self, name: str) -> dict[str, float | None]:
         """p50 to max of one histogram, by name ("p50", ..., "max")."""
-        histogram = self.histograms[name]
-        return {percentile_name(p): histogram.percentile(p) for p in PERCENTILES}
+        values = self.histograms[name].percentiles(PERCENTILES)
+        return {percentile_name(p): value for p, value in zip(PERCENTILES, values, strict=True)}
 
     def _take(self, other: Totals) -> None:
         self.window_audio_s += other.window_audio_s

@@ -44,8 +44,7 @@ def as_json(totals: Totals) -> dict[str, Any]:
             name: {
                 "count": histogram.count,
                 "mean": histogram.mean,
-                "p50": histogram.percentile(50),
-                "p95": histogram.percentile(95),
+                **dict(zip(("p50", "p95"), histogram.percentiles((50, 95)), strict=True)),
             }
             for name, histogram in totals.stages.items()
         },

@@ -29,19 +29,31 @@ class StandIn:
 
 @contextlib.asynccontextmanager
 async def standing_in(
-    lies: Sequence[Lie] = (), host: str = "127.0.0.1", port: int = 0, http_port: int = 0
+    lies: Sequence[Lie] = (),
+    host: str = "127.0.0.1",
+    port: int = 0,
+    http_port: int = 0,
+    room: int = 1_000_000,
 ) -> AsyncGenerator[StandIn]:
-    """Serve until the block ends; port 0 takes a free one."""
+    """Serve until the block ends; port 0 takes a free one.
+
+    Beyond ``room`` open WebSockets the next is refused with 429, whatever the lies say.
+    """
     ledger = Ledger(lies)
     firsts: dict[int, Truth] = {}
+    busy: set[int] = set()
 
     async def at_handshake(socket: ServerConnection, request: Request) -> Response | None:
         asked_s = now_s()
+        if len(busy) >= room:
+            return socket.respond(HTTPStatus.TOO_MANY_REQUESTS, "full\n")
+        busy.add(id(socket))
         truth = ledger.begin()
         truth.asked_s = asked_s
         await asyncio.sleep(truth.lie.accept_delay_s)
         truth.accepted_s = now_s()
         if truth.lie.refuse_status:
+            busy.discard(id(socket))
             return socket.respond(HTTPStatus(truth.lie.refuse_status), "refused\n")
         firsts[id(socket)] = truth
         return None
@@ -49,6 +61,12 @@ async def standing_in(
     async def handle(socket: ServerConnection) -> None:
         truth = firsts.pop(id(socket))
         path = socket.request.path if socket.request else ""
+        try:
+            await speak_with(socket, path, truth)
+        finally:
+            busy.discard(id(socket))
+
+    async def speak_with(socket: ServerConnection, path: str, truth: Truth) -> None:
         if "/text-to-speech/" in path:
             await ElevenLabsWire(socket, ledger, truth).run()
         elif path.startswith("/v1/speak"):

@@ -94,14 +94,18 @@ def level(users: int, ttfa_s: float, gap_s: float = 0.1, saturated: bool = False
 
 
 @pytest.fixture
-def result() -> dict[str, Any]:
+def result(built: str) -> dict[str, Any]:
+    return json.loads(built)
+
+
+@pytest.fixture(scope="module")
+def built() -> str:
     levels = [level(4, 0.05), level(8, 0.12, gap_s=0.5, saturated=True)]
     search = KneeSearch(4, 64)
     search.record(4, True)
     search.record(8, False)
-    return build(
-        PLAN, levels, search, {"cpu": "test"}, "test-kind", "a note", {(0, 0): "worst/a.wav"}
-    )
+    wavs = {(0, 0): "worst/a.wav"}
+    return json.dumps(build(PLAN, levels, search, {"cpu": "x"}, "test-kind", "a note", wavs))
 
 
 def test_it_survives_the_file(result: dict[str, Any], tmp_path: Path) -> None:
