@@ -16,7 +16,8 @@ from typing import Final
 
 from shoal.proto.messages import TtsRequest
 
-from .audio import Rechunker, make_encoder
+from .audio import make_encoder
+from .rechunk import Rechunker
 
 FIRST_S: Final = 0.08
 """The least that a turn's first message plays, so that the second can come in time."""
