@@ -1,0 +1,114 @@
+"""Times the codec's streaming decoder alone: milliseconds a frame by rows and frames a call.
+
+    python -P -m shoal.loadtest.bench_codec [--model DIR] [--threads 1]
+
+The one kind of file in ``loadtest`` that imports the engine: a timing of a single part has no wire
+to go through. Prints a table, the time a frame takes early and late in a stream, and whether a
+row's samples are the same bits alone as beside neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+import shoal.engine
+from shoal.engine.codec import Codec, StreamDecoder, load_codec
+
+SHAPES = ((1, 1), (1, 2), (1, 4), (1, 8), (6, 1), (6, 2), (6, 4), (6, 8))
+"""(rows, frames a call)."""
+STREAMS = 6
+
+
+def random_codes(codec: Codec, rows: int, frames: int, generator: torch.Generator) -> torch.Tensor:
+    limits = torch.tensor(codec.config.code_limits)
+    drawn = torch.rand(rows, frames, codec.codebooks, generator=generator)
+    return (drawn * (limits + 1)).to(torch.int32)
+
+
+def call_ms(codec: Codec, rows: int, frames: int, repeats: int) -> float:
+    """Median over ``repeats`` calls."""
+    generator = torch.Generator().manual_seed(0)
+    decoder = StreamDecoder(codec, rows)
+    keep = torch.zeros(rows, dtype=torch.bool)
+    codes = random_codes(codec, rows, frames, generator)
+    taken: list[float] = []
+    for i in range(repeats + 5):
+        began = time.perf_counter()
+        decoder.decode(range(rows), codes, keep)
+        if i >= 5:
+            taken.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(taken)
+
+
+def early_and_late_ms(codec: Codec) -> tuple[float, float]:
+    """A frame's time in one row, median of frames 10 to 60 and of frames 1,000 to 1,050."""
+    generator = torch.Generator().manual_seed(1)
+    decoder = StreamDecoder(codec, 1)
+    keep = torch.zeros(1, dtype=torch.bool)
+    taken: list[float] = []
+    for _ in range(1050):
+        codes = random_codes(codec, 1, 1, generator)
+        began = time.perf_counter()
+        decoder.decode((0,), codes, keep)
+        taken.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(taken[10:60]), 1e3 * statistics.median(taken[1000:])
+
+
+def rows_that_differ(codec: Codec) -> list[tuple[int, int]]:
+    """(rows, frames a call) of :data:`SHAPES` where a row alone gave other bits."""
+    differ: list[tuple[int, int]] = []
+    generator = torch.Generator().manual_seed(2)
+    for rows, frames in SHAPES:
+        together, alone = StreamDecoder(codec, rows), StreamDecoder(codec, rows)
+        for _ in range(3):
+            codes = random_codes(codec, rows, frames, generator)
+            keep = torch.zeros(rows, dtype=torch.bool)
+            samples = together.decode(range(rows), codes, keep)
+            single = [alone.decode((r,), codes[r : r + 1], keep[:1])[0] for r in range(rows)]
+            if not torch.equal(samples, torch.stack(single)):
+                differ.append((rows, frames))
+                break
+    return differ
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=Path, help="checkpoint; the built-in voice without it")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=40)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model = args.model or Path(str(shoal.engine.__file__)).parent / "builtin_voice"
+    codec = load_codec(model)
+    frame_ms = 1e3 * codec.frame_samples / codec.sample_rate
+    print(
+        f"{platform.processor() or platform.machine()}, torch {torch.__version__}, "
+        f"{args.threads} thread(s); {codec.parameters / 1e6:.1f} M parameters, "
+        f"{codec.frame_samples} samples ({frame_ms:.1f} ms) a frame"
+    )
+    share = 0.0
+    print("rows  frames  ms a call  ms a frame  x real time")
+    for rows, frames in SHAPES:
+        ms = call_ms(codec, rows, frames, args.repeats)
+        each = ms / (rows * frames)
+        print(f"{rows:4}  {frames:6}  {ms:9.2f}  {each:10.3f}  {frame_ms / each:11.1f}")
+        if (rows, frames) == (STREAMS, 4):
+            share = STREAMS * each / frame_ms
+    print(f"{STREAMS} streams in real time, 4 frames a call: {100 * share:.0f} % of this")
+    early, late = early_and_late_ms(codec)
+    print(
+        f"a frame alone: {early:.2f} ms around frame 10, {late:.2f} ms around frame 1,000 "
+        f"({late / early:.2f} x)"
+    )
+    differ = rows_that_differ(codec)
+    print(f"rows whose bits depend on neighbours: {differ or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
