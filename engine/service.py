@@ -7,7 +7,6 @@ share nothing but frozen messages.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 import threading
@@ -28,19 +27,16 @@ from .api import (
     Sampling,
     VoiceInfo,
 )
-from .checkpoint import VoiceConfig, read_voice_config
+from .checkpoint import VoiceConfig
 from .config import EngineConfig
-from .cpu_runner import CpuRunner
 from .decode import DecodeLoop, Inbound
 from .frontend import make_frontend
 from .jobs import CodecMessage, ToPrefill, VoiceJob
-from .model.config import read_config
+from .loading import LoadedModel, load_model
 from .prefill import Composer, Prefiller
 from .prompt import PromptBuilder
 from .reference import VoicePreparer
-from .runner import Runner
 from .scheduler import Scheduler, VoiceDefaults
-from .tokenizer import load_tokenizer
 from .vocode import Vocoder
 from .voices import VoiceStore
 
@@ -55,31 +51,35 @@ class SpeechEngine:
     """See :class:`shoal.engine.api.Engine`. Built on the caller's thread, which loads the model."""
 
     def __init__(
-        self, config: EngineConfig, progress: Progress | None = None, runner: Runner | None = None
+        self,
+        config: EngineConfig,
+        progress: Progress | None = None,
+        model: LoadedModel | None = None,
     ) -> None:
-        """Raises :class:`.checkpoint.CheckpointError`. ``runner``: instead of the one that
-        ``config`` asks for."""
+        """Raises :class:`.checkpoint.CheckpointError`. ``model``: instead of the one that
+        ``config`` names."""
         say: Progress = progress or _silent
-        model_config = read_config(config.model)
-        voice = read_voice_config(config.model, max_seq_len=model_config.max_seq_len)
-        tokenizer = load_tokenizer(config.model)
+        loaded = model or load_model(config, say)
+        voice, tokenizer = loaded.voice, loaded.tokenizer
         self._config = config
         self._say = say
-        self._runner = runner or _make_runner(config, say)
+        self._fingerprint = loaded.codec_fingerprint
+        self._runner = loaded.runner
         spec = self._runner.spec
         self._prompt = PromptBuilder(
-            tokenizer, spec.codebooks, model_config.semantic_ids(tokenizer.semantic)
+            tokenizer, spec.codebooks, loaded.config.semantic_ids(tokenizer.semantic)
         )
         self._voice = voice
         self._store = None if config.voices_dir is None else VoiceStore(config.voices_dir)
         self._info = EngineInfo(
-            model=config.model.name,
+            model=loaded.name,
             sample_rate=spec.sample_rate,
             frame_samples=spec.frame_samples,
             codebooks=spec.codebooks,
             slots=spec.max_slots,
             max_positions=spec.max_positions,
-            device=config.device,
+            device=loaded.device,
+            note=loaded.note,
             sampling=_sampling(voice, spec.max_positions),
         )
         self._inbox: SimpleQueue[Inbound | None] = SimpleQueue()
@@ -136,7 +136,7 @@ class SpeechEngine:
             self._runner,
             self._prompt,
             self._store,
-            fingerprint(self._config.model / "codec.pth"),
+            self._fingerprint,
             self._config.voice_cache_bytes,
             self._to_voice,
             self._inbox.put,
@@ -193,11 +193,6 @@ def _silent(_line: str) -> None:
     """No progress is shown."""
 
 
-def _make_runner(config: EngineConfig, progress: Progress) -> Runner:
-    pages = config.pages
-    return CpuRunner.load(config.model, slots=config.slots, pages=pages, progress=progress)
-
-
 def _sampling(voice: VoiceConfig, max_positions: int) -> Sampling:
     return Sampling(
         temperature=voice.temperature,
@@ -205,15 +200,3 @@ def _sampling(voice: VoiceConfig, max_positions: int) -> Sampling:
         top_k=voice.top_k,
         max_frames_per_segment=max_positions,
     )
-
-
-def fingerprint(path: Path) -> str:
-    """16 hex digits that name a file's content by its size and its ends."""
-    digest = hashlib.sha256()
-    size = path.stat().st_size
-    digest.update(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(1 << 20))
-        file.seek(max(0, size - (1 << 20)))
-        digest.update(file.read(1 << 20))
-    return digest.hexdigest()[:16]

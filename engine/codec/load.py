@@ -6,7 +6,7 @@ encoders share. Called once at start, from the thread that starts the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,13 @@ def load_codec(
     except CodecError as error:
         raise CodecError(f"{path}: {error}") from None
     progress("preparing the codec")
+    return codec_of(config, tensors, device)
+
+
+def codec_of(
+    config: CodecConfig, tensors: Mapping[str, torch.Tensor], device: torch.device
+) -> Codec:
+    """The codec of ``tensors``, named as on disk: exactly the expected ones."""
     decoder, encoder = _build(config, Weights(tensors, device))
     parameters = sum(tensor.numel() for tensor in tensors.values())
     return Codec(config, decoder, encoder, device, parameters)

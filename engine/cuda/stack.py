@@ -1,0 +1,179 @@
+"""One transformer stack over the rows of a step, as the list of kernels that a graph records.
+
+Owns the buffers between kernels and their order, once in FP8 and once in bf16 around cuBLAS. What
+attention reads and writes is the caller's: it is handed the projection and fills the output.
+Buffers are allocated at construction and never in a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from shoal.kernels.gemm import gemm_partials
+from shoal.kernels.norm import NormedRows, add_norm, whole_norm
+from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise
+from shoal.kernels.sampler import FastInput
+from shoal.kernels.swiglu import gate_up, swiglu
+from shoal.kernels.tiles import gate_up_tile, tile_for
+
+from .weights import Layer, Product, StackWeights
+
+Attend = Callable[[int, Layer, Tensor, NormedRows | None, "Tensor | Fp8Rows"], None]
+"""(layer index, layer, projection [S, M, qkv], rows whose factor is still due, output to fill)."""
+
+
+class Bf16Stack:
+    """Plain products. ``residual`` bf16 [rows, dim] goes in, ``normed`` [rows, dim] comes out."""
+
+    def __init__(self, weights: StackWeights, rows: int, device: torch.device) -> None:
+        config = weights.config
+
+        def buffer(width: int) -> Tensor:
+            return torch.zeros(rows, width, dtype=torch.bfloat16, device=device)
+
+        self._weights = weights
+        self.residual = buffer(config.dim)
+        self.normed = buffer(config.dim)
+        self._qkv = buffer(config.qkv_dim)
+        self._attended = buffer(config.heads * config.head_dim)
+        self._delta = buffer(config.dim)
+        self._hidden = buffer(2 * config.ffn_dim)
+        self._gated = buffer(config.ffn_dim)
+        self._logits = buffer(wide(weights.head).shape[0]).unsqueeze(0)
+
+    def run(self, attend: Attend, *, begun: bool = False) -> None:
+        """The whole stack. ``begun`` is the FP8 stack's."""
+        weights, residual, normed = self._weights, self.residual, self.normed
+        norms = [*(layer.attention_norm for layer in weights.layers), weights.norm]
+        whole_norm(residual, norms[0], normed, weights.eps)
+        for index, layer in enumerate(weights.layers):
+            _multiply(normed, layer.qkv, self._qkv)
+            attend(index, layer, self._qkv.unsqueeze(0), None, self._attended)
+            _multiply(self._attended, layer.out, self._delta)
+            delta = self._delta.unsqueeze(0)
+            whole_norm(residual, layer.ffn_norm, normed, weights.eps, delta)
+            _multiply(normed, layer.gate_up, self._hidden)
+            swiglu(self._hidden, self._gated)
+            _multiply(self._gated, layer.down, self._delta)
+            whole_norm(residual, norms[index + 1], normed, weights.eps, delta)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[1, R, candidates] bf16 of ``normed`` [R, dim], R at most the stack's rows."""
+        out = self._logits[:, : normed.shape[0]]
+        _multiply(normed, self._weights.head, out[0])
+        return out
+
+    def embedded(self, _table: Tensor) -> FastInput | None:
+        """A bf16 stack begins with its own norm."""
+        return None
+
+
+class Fp8Stack:
+    """Block-scaled FP8 products whose partial sums the kernel behind them adds."""
+
+    def __init__(self, weights: StackWeights, rows: int, device: torch.device) -> None:
+        config = weights.config
+        self._weights = weights
+        first = weights.layers[0]
+        attended = config.heads * config.head_dim
+
+        def partials(weight: Product) -> Tensor:
+            n, k = narrow(weight).n, narrow(weight).k
+            splits = tile_for(n, k, rows).splits
+            return torch.zeros(splits, rows, n, dtype=torch.float32, device=device)
+
+        def buffer(width: int) -> Tensor:
+            return torch.zeros(rows, width, dtype=torch.bfloat16, device=device)
+
+        self.residual = buffer(config.dim)
+        self.normed = buffer(config.dim)
+        self._rows = rows
+        self._between = NormedRows.empty(rows, config.dim, device)
+        self._qkv = partials(first.qkv)
+        self._attended = Fp8Rows.empty(rows, attended, device)
+        # Heads of 128 are a quantisation group each; others are quantised in a launch of their own.
+        self._attended_wide = None if config.head_dim == 128 else buffer(attended)
+        self._out = partials(first.out)
+        self._gated = buffer(config.ffn_dim)
+        self._gated_rows = Fp8Rows.empty(rows, config.ffn_dim, device)
+        self._down = partials(first.down)
+        self._head_rows = Fp8Rows.empty(rows, config.dim, device)
+        self._logits: dict[int, Tensor] = {}
+        for count in {rows, rows // 2} - {0}:
+            head = narrow(weights.head)
+            splits = tile_for(head.n, head.k, count).splits
+            self._logits[count] = torch.zeros(
+                splits, count, head.n, dtype=torch.float32, device=device
+            )
+
+    def run(self, attend: Attend, *, begun: bool = False) -> None:
+        """The whole stack. ``begun``: what :meth:`embedded` names was filled already."""
+        weights, residual, between = self._weights, self.residual, self._between
+        layers = weights.layers
+        if not begun:
+            add_norm(residual, layers[0].attention_norm, between)
+        for index, layer in enumerate(layers):
+            self._multiply(between, layer.qkv, self._qkv)
+            if self._attended_wide is None:
+                attend(index, layer, self._qkv, between, self._attended)
+            else:
+                attend(index, layer, self._qkv, between, self._attended_wide)
+                quantise(self._attended_wide, self._attended)
+            self._multiply(self._attended, layer.out, self._out)
+            add_norm(residual, layer.ffn_norm, between, self._out)
+            fused = narrow(layer.gate_up)
+            tile = gate_up_tile(fused.n // 2, fused.k, self._rows)
+            gate_up(between, fused, self._gated, tile, weights.eps)
+            quantise(self._gated, self._gated_rows)
+            self._multiply(self._gated_rows, layer.down, self._down)
+            if index + 1 < len(layers):
+                add_norm(residual, layers[index + 1].attention_norm, between, self._down)
+        whole_norm(residual, weights.norm, self.normed, weights.eps, self._down)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[S, R, candidates] fp32, to be added, of ``normed`` [R, dim]; R is all rows or half."""
+        count = normed.shape[0]
+        rows = self._head_rows.narrow(0, count)
+        quantise(normed, rows)
+        out = self._logits[count]
+        self._multiply(rows, self._weights.head, out)
+        return out
+
+    def embedded(self, table: Tensor) -> FastInput:
+        """Where a draw may leave the embedding of its code from ``table``, normed and quantised."""
+        norm = self._weights.layers[0].attention_norm
+        return FastInput(table, self.residual, norm, self._between)
+
+    def _multiply(self, x: Fp8Rows | NormedRows, weight: Product, out: Tensor) -> None:
+        fp8 = narrow(weight)
+        gemm_partials(x, fp8, out, tile_for(fp8.n, fp8.k, out.shape[1]))
+
+
+StackRun = Bf16Stack | Fp8Stack
+
+
+def make_stack(weights: StackWeights, rows: int, device: torch.device) -> StackRun:
+    """The stack that goes with the weights' dtype."""
+    kind = Fp8Stack if isinstance(weights.head, Fp8Weight) else Bf16Stack
+    return kind(weights, rows, device)
+
+
+def wide(weight: Product) -> Tensor:
+    """The bf16 weight."""
+    if isinstance(weight, Fp8Weight):
+        raise TypeError("this stack multiplies in bf16")
+    return weight
+
+
+def narrow(weight: Product) -> Fp8Weight:
+    """The FP8 weight."""
+    if not isinstance(weight, Fp8Weight):
+        raise TypeError("this stack multiplies in FP8")
+    return weight
+
+
+def _multiply(x: Tensor, weight: Product, out: Tensor) -> None:
+    torch.mm(x, wide(weight).t(), out=out)

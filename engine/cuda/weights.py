@@ -1,0 +1,205 @@
+"""A DualAR's weights on the device, in the form its kernels want.
+
+Owns the fusing of projections, the cut of the head to its candidates, the choice between bf16 and
+block-scaled FP8 for each product, and the check that every quantised block still is the block it
+came from. Called once at start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shoal.engine.model.config import DualARConfig, StackConfig
+from shoal.engine.model.dual_ar import rope_table
+from shoal.kernels.pages import Heads
+from shoal.kernels.quantise import Fp8Weight, quantise_weight, worst_block_error
+
+Dtype = Literal["bf16", "fp8"]
+Product = Tensor | Fp8Weight
+WORST_BLOCK_ERROR = 0.06
+"""About 0.03 is e4m3's own rounding; a block with a wrong scale shows 0.3 and more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """One block. Norms bf16 [dim]; products [out, in]; ``gate_up`` has the gate's rows first."""
+
+    attention_norm: Tensor
+    qkv: Product
+    out: Product
+    ffn_norm: Tensor
+    gate_up: Product
+    down: Product
+    heads: Heads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackWeights:
+    """One transformer. ``head`` is the product behind its final norm."""
+
+    config: StackConfig
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    head: Product
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CudaWeights:
+    """Everything a decode step reads. Tables bf16."""
+
+    codebooks: int
+    codebook_size: int
+    semantic_begin: int
+    end_token: int
+    embedding_scale: float
+    norm_fast_input: bool
+    embeddings: Tensor
+    codebook_embeddings: Tensor
+    end_row: Tensor
+    """bf16 [1, dim]: the head's row of the end token, kept apart so that the rest is a power of
+    two."""
+    fast_embeddings: Tensor
+    fast_project: tuple[Tensor, Tensor] | None
+    slow: StackWeights
+    """As decode reads it, in the wanted dtype."""
+    prefill: StackWeights
+    """The slow stack in bf16: a prompt is long enough for cuBLAS, and keeps full precision."""
+    fast: StackWeights
+
+
+def device_weights(
+    config: DualARConfig,
+    weights: Mapping[str, Tensor],
+    semantic: range,
+    end_token: int,
+    *,
+    dtype: Dtype,
+    device: torch.device,
+    progress: Callable[[str], None] | None = None,
+) -> CudaWeights:
+    """Move ``weights`` (canonical names) to ``device``. Raises ``ValueError`` for shapes that the
+    FP8 kernels cannot serve, and for a weight whose quantised blocks are not its own."""
+    say = progress or (lambda _line: None)
+
+    def take(key: str) -> Tensor:
+        return weights[key].to(device=device, dtype=torch.bfloat16).contiguous()
+
+    def product(name: str, weight: Tensor) -> Product:
+        return weight if dtype == "bf16" else _quantised(name, weight)
+
+    embeddings = take("embeddings.weight")
+    head = embeddings if config.tied_head else take("output.weight")
+    semantic_head = head[semantic.start : semantic.stop].contiguous()
+    end_row = head[end_token : end_token + 1].contiguous()
+    say("slow stack")
+    wide = _stack(config, config.slow, "layers", config.max_seq_len, take, lambda _, w: w, device)
+    slow_layers = wide if dtype == "bf16" else tuple(_narrow(layer, product) for layer in wide)
+    norm = take("norm.weight")
+    say("fast stack")
+    fast_wide = _stack(config, config.fast, "fast_layers", config.codebooks, take, product, device)
+    project = None
+    if config.projects_fast_input:
+        project = (take("fast_project_in.weight"), take("fast_project_in.bias"))
+    return CudaWeights(
+        codebooks=config.codebooks,
+        codebook_size=config.codebook_size,
+        semantic_begin=semantic.start,
+        end_token=end_token,
+        embedding_scale=math.sqrt(config.codebooks + 1) if config.scale_embeddings else 1.0,
+        norm_fast_input=config.norm_fast_input,
+        embeddings=embeddings,
+        codebook_embeddings=take("codebook_embeddings.weight"),
+        end_row=end_row,
+        fast_embeddings=take("fast_embeddings.weight"),
+        fast_project=project,
+        slow=StackWeights(
+            config.slow, slow_layers, norm, product("head", semantic_head), config.norm_eps
+        ),
+        prefill=StackWeights(config.slow, wide, norm, semantic_head, config.norm_eps),
+        fast=StackWeights(
+            config.fast,
+            fast_wide,
+            take("fast_norm.weight"),
+            product("fast head", take("fast_output.weight")),
+            config.norm_eps,
+        ),
+    )
+
+
+def _quantised(name: str, weight: Tensor) -> Fp8Weight:
+    quantised = quantise_weight(weight)
+    rows, columns = quantised.scales.shape
+    corners = ((0, 0), (rows - 1, columns - 1), (rows // 2, columns // 3))
+    error = worst_block_error(quantised, weight, corners)
+    if error > WORST_BLOCK_ERROR:
+        raise ValueError(f"{name}: a quantised block is {error:.2f} away from its source")
+    return quantised
+
+
+def _narrow(layer: Layer, product: Callable[[str, Tensor], Product]) -> Layer:
+    def again(name: str, weight: Product) -> Product:
+        if isinstance(weight, Fp8Weight):
+            raise TypeError("a quantised weight is not quantised again")
+        return product(name, weight)
+
+    return Layer(
+        attention_norm=layer.attention_norm,
+        qkv=again("wqkv", layer.qkv),
+        out=again("wo", layer.out),
+        ffn_norm=layer.ffn_norm,
+        gate_up=again("w1 and w3", layer.gate_up),
+        down=again("w2", layer.down),
+        heads=layer.heads,
+    )
+
+
+def _stack(
+    config: DualARConfig,
+    stack: StackConfig,
+    prefix: str,
+    positions: int,
+    take: Callable[[str], Tensor],
+    product: Callable[[str, Tensor], Product],
+    device: torch.device,
+) -> tuple[Layer, ...]:
+    turns = torch.view_as_real(rope_table(positions, stack.head_dim, config.rope_base))
+    rope = (
+        turns[..., 0].to(device, torch.bfloat16).contiguous(),
+        turns[..., 1].to(device, torch.bfloat16).contiguous(),
+    )
+    layers: list[Layer] = []
+    for index in range(stack.layers):
+        at = f"{prefix}.{index}"
+        gate_up = torch.cat(
+            [take(f"{at}.feed_forward.w1.weight"), take(f"{at}.feed_forward.w3.weight")]
+        )
+        qk = (None, None)
+        if stack.qk_norm:
+            qk = (take(f"{at}.attention.q_norm.weight"), take(f"{at}.attention.k_norm.weight"))
+        layers.append(
+            Layer(
+                attention_norm=take(f"{at}.attention_norm.weight"),
+                qkv=product(f"{at}.wqkv", take(f"{at}.attention.wqkv.weight")),
+                out=product(f"{at}.wo", take(f"{at}.attention.wo.weight")),
+                ffn_norm=take(f"{at}.ffn_norm.weight"),
+                gate_up=product(f"{at}.w1 and w3", gate_up),
+                down=product(f"{at}.w2", take(f"{at}.feed_forward.w2.weight")),
+                heads=Heads(
+                    queries=stack.heads,
+                    keys=stack.kv_heads,
+                    dim=stack.head_dim,
+                    eps=config.norm_eps,
+                    rope=rope,
+                    query_weight=qk[0],
+                    key_weight=qk[1],
+                ),
+            )
+        )
+    return tuple(layers)

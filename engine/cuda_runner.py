@@ -1,0 +1,174 @@
+"""``CudaRunner``: the model on an NVIDIA GPU, every decode step one replayed graph.
+
+Owns the streams, the graphs and the two sets of step buffers. A step is one copy of its plan to the
+device, a graph, and one copy of its results on a stream of its own; nothing waits for the device
+but :meth:`collect`, which is how two steps at most are in flight. State between steps stays on the
+device. Three engine threads share a runner, each with streams and buffers of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from shoal.kernels.attention import Workspace
+
+from .codec import Codec, encode_codes
+from .cuda.buckets import bucket_of, buckets_up_to
+from .cuda.prefill import Prefill
+from .cuda.slot_state import SlotState
+from .cuda.staging import BUFFERS, StagedPlan, StepStaging
+from .cuda.step import DecodeStep, KvPool
+from .cuda.vocoder import Vocoder
+from .cuda.weights import CudaWeights
+from .model.config import DualARConfig
+from .runner import (
+    Float32Array,
+    Int16Array,
+    Int32Array,
+    PrefillChunk,
+    RunnerSpec,
+    StepPlan,
+    StepResult,
+    VocodeBatch,
+)
+
+PREFILL_ROWS = 256
+PCM_BATCH_FRAMES = (1, 2, 4, 8)
+PAGE_TOKENS = 64
+_MEMORY_SHARE = 0.8
+"""Of the memory that is free once the weights are loaded, what pages may take."""
+
+
+class CudaRunner:
+    """See :class:`shoal.engine.runner.Runner` for the methods' contracts."""
+
+    def __init__(
+        self,
+        config: DualARConfig,
+        weights: CudaWeights,
+        codec: Codec,
+        *,
+        slots: int,
+        pages: int | None = None,
+        device: torch.device,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """``pages``: what fits the device and a full context for every slot, when not given."""
+        self._say = progress or (lambda _line: None)
+        self._device = device
+        self._codec = codec
+        slow = config.slow
+        max_pages = -(-config.max_seq_len // PAGE_TOKENS)
+        if pages is None:
+            page_bytes = 4 * slow.layers * slow.kv_heads * PAGE_TOKENS * slow.head_dim
+            free, _ = torch.cuda.mem_get_info(device)
+            pages = min(slots * max_pages, int(free * _MEMORY_SHARE) // page_bytes)
+        self._spec = RunnerSpec(
+            codebooks=config.codebooks,
+            frame_samples=codec.frame_samples,
+            sample_rate=codec.sample_rate,
+            max_slots=slots,
+            page_tokens=PAGE_TOKENS,
+            pages=pages,
+            max_positions=config.max_seq_len,
+            end_token=weights.end_token,
+            pcm_batch_frames=PCM_BATCH_FRAMES,
+        )
+        pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, device)
+        state = SlotState(slots, config.codebooks, max_pages, pages, device)
+        self._buckets = buckets_up_to(slots)
+        self._staging = StepStaging(state, slots, device)
+        work = Workspace.empty(slots, weights.slow.layers[0].heads, device)
+        self._steps = {
+            rows: DecodeStep(weights, pool, state, self._staging, work, rows, device)
+            for rows in self._buckets
+        }
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        _, highest = torch.cuda.Stream.priority_range()
+        self._decode_stream = torch.cuda.Stream(device, priority=highest)
+        self._copy_stream = torch.cuda.Stream(device, priority=highest)
+        self._computed = [torch.cuda.Event() for _ in range(BUFFERS)]
+        self._copied = [torch.cuda.Event(blocking=True) for _ in range(BUFFERS)]
+        self._in_flight: dict[int, tuple[StepPlan, StagedPlan]] = {}
+        self._prefill = Prefill(weights, pool, PREFILL_ROWS, max_pages, device)
+        self._vocoder = Vocoder(codec, slots, self._buckets, PCM_BATCH_FRAMES, device)
+
+    @property
+    def spec(self) -> RunnerSpec:
+        return self._spec
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        pool = torch.cuda.graph_pool_handle()
+        for rows in reversed(self._buckets):
+            self._say(f"capturing the step of {rows} rows")
+            step = self._steps[rows]
+            with torch.cuda.stream(self._decode_stream):
+                for _ in range(2):
+                    step.run()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(
+                graph, pool=pool, stream=self._decode_stream, capture_error_mode="thread_local"
+            ):
+                step.run()
+            self._graphs[rows] = graph
+        self._say("capturing the codec")
+        self._vocoder.capture()
+        self._say("warming up prefill")
+        width = 1 + self._spec.codebooks
+        scratch = self._spec.pages
+        for rows in (1, 16, PREFILL_ROWS):
+            table = (scratch,) * -(-rows // PAGE_TOKENS)
+            self._prefill.run(PrefillChunk(np.zeros((rows, width), np.int32), 0, table))
+        torch.cuda.synchronize()
+
+    def launch(self, plan: StepPlan) -> None:
+        if len(self._in_flight) >= BUFFERS:
+            raise ValueError(f"step {plan.step - BUFFERS} was not collected")
+        bucket = bucket_of(len(plan.slots), self._buckets)
+        staged = self._staging.pack(plan, bucket)
+        computed = self._computed[staged.buffer]
+        with torch.inference_mode():
+            with torch.cuda.stream(self._decode_stream):
+                self._staging.send(staged)
+                self._graphs[bucket].replay()
+                computed.record()
+            with torch.cuda.stream(self._copy_stream):
+                self._copy_stream.wait_event(computed)
+                self._staging.fetch(staged)
+                self._copied[staged.buffer].record()
+        self._in_flight[plan.step] = (plan, staged)
+
+    def collect(self, step: int) -> StepResult:
+        plan, staged = self._in_flight.pop(step)
+        self._copied[staged.buffer].synchronize()
+        columns, ended, generations = self._staging.read(staged)
+        return StepResult(step, plan.slots, generations, columns, ended)
+
+    def prefill(self, chunk: PrefillChunk) -> None:
+        self._prefill.run(chunk)
+
+    def vocode(self, batch: VocodeBatch) -> Int16Array:
+        return self._vocoder.run(batch)
+
+    def encode(self, samples: Float32Array) -> Int32Array:
+        codes = encode_codes(self._codec, torch.from_numpy(np.ascontiguousarray(samples)))
+        return codes.to(torch.int32).cpu().numpy()
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+@contextlib.contextmanager
+def sync_is_an_error() -> Iterator[None]:
+    """Make every synchronising call of the current process raise, as a test of steady steps."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

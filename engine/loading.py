@@ -1,0 +1,118 @@
+"""From a config to a loaded model: which files, which runner, which device.
+
+Owns the choice between a checkpoint folder and a random model, and between the CPU and a GPU.
+Brings torch in; called once, by the service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .api import Progress
+from .checkpoint import CheckpointError, VoiceConfig, read_voice_config
+from .codec import Codec, CodecError, load_codec
+from .config import EngineConfig
+from .cpu_runner import CpuRunner
+from .cuda.load import device_runner
+from .model.config import DualARConfig, read_config
+from .model.weights import load_weights
+from .random_model import PREFIX, SHAPES, byte_tokenizer, random_codec, random_weights
+from .runner import Runner
+from .tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model ready to be served. ``codec_fingerprint`` names what reference codes belong to."""
+
+    name: str
+    config: DualARConfig
+    voice: VoiceConfig
+    tokenizer: Tokenizer
+    runner: Runner
+    device: str
+    note: str
+    codec_fingerprint: str
+
+
+def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """Raises :class:`CheckpointError` for a model that cannot be loaded or a device that is not
+    there."""
+    device = _device(config.device)
+    source = str(config.model)
+    if source.startswith(PREFIX):
+        return _random(config, source.removeprefix(PREFIX), device, progress)
+    shape = read_config(config.model)
+    tokenizer = load_tokenizer(config.model)
+    voice = read_voice_config(config.model, max_seq_len=shape.max_seq_len)
+    if device.type == "cpu":
+        if config.dtype not in ("auto", "fp32"):
+            raise CheckpointError(f"dtype {config.dtype} takes a GPU; on a CPU it is fp32")
+        runner: Runner = CpuRunner.load(
+            config.model, slots=config.slots, pages=config.pages, progress=progress
+        )
+    else:
+        try:
+            codec = load_codec(config.model, device=device, progress=progress)
+        except CodecError as error:
+            raise CheckpointError(str(error)) from error
+        weights = load_weights(config.model, shape, progress=progress)
+        runner = device_runner(config, shape, weights, tokenizer, codec, device, progress)
+    return LoadedModel(
+        name=config.model.name,
+        config=shape,
+        voice=voice,
+        tokenizer=tokenizer,
+        runner=runner,
+        device=str(device),
+        note="",
+        codec_fingerprint=fingerprint(config.model / "codec.pth"),
+    )
+
+
+def _random(
+    config: EngineConfig, name: str, device: torch.device, progress: Progress
+) -> LoadedModel:
+    shape = SHAPES.get(name)
+    if shape is None:
+        raise CheckpointError(f"no random model is called {name!r}; there are {sorted(SHAPES)}")
+    if device.type == "cpu":
+        raise CheckpointError(f"{PREFIX}{name} takes a GPU")
+    progress("drawing random weights")
+    tokenizer = byte_tokenizer(shape)
+    codec: Codec = random_codec(device)
+    runner = device_runner(
+        config, shape, random_weights(shape, device), tokenizer, codec, device, progress
+    )
+    voice = VoiceConfig("none", 0.7, 0.7, 30, None, shape.max_seq_len)
+    note = "random weights: what is heard is noise"
+    return LoadedModel(
+        f"{PREFIX}{name}", shape, voice, tokenizer, runner, str(device), note, PREFIX + name
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise CheckpointError("no CUDA device is to be seen; try --device cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise CheckpointError(f"device {name} is not supported; there are cpu and cuda")
+    return device
+
+
+def fingerprint(path: Path) -> str:
+    """16 hex digits that name a file's content by its size and its ends."""
+    digest = hashlib.sha256()
+    size = path.stat().st_size
+    digest.update(str(size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(1 << 20))
+        file.seek(max(0, size - (1 << 20)))
+        digest.update(file.read(1 << 20))
+    return digest.hexdigest()[:16]
