@@ -69,7 +69,8 @@ class _Stream:
     waiting_since_s: float | None = None
     first_text_s: float | None = None
     slot_s: float = 0.0
-    speaking: bytes = b""  # the rest of the segment's samples
+    speaking: int = 0  # frames that the segment still has
+    spoken: int = 0  # and those that it had
     held: list[bytes] = field(default_factory=list[bytes])  # frames not yet delivered
     seq: int = 0
     frames: int = 0
@@ -86,12 +87,24 @@ def tone(text: str, voice: str, seed: int, rate: int, frame_samples: int) -> byt
 
     Empty for text with no letter or digit in it.
     """
+    frames = _frame_count(text, rate, frame_samples)
+    pitch_hz = _pitch_hz(voice, seed)
+    return b"".join(_frame(at, pitch_hz, rate, frame_samples) for at in range(frames))
+
+
+def _frame_count(text: str, rate: int, frame_samples: int) -> int:
     letters = sum(character.isalnum() for character in text)
     if not letters:
-        return b""
-    frames = max(LEAST_FRAMES, math.ceil(letters * SECONDS_PER_LETTER * rate / frame_samples))
-    pitch_hz = 220.0 + (sum(voice.encode()) + 7 * seed) % 220
-    time_s = np.arange(frames * frame_samples) / rate
+        return 0
+    return max(LEAST_FRAMES, math.ceil(letters * SECONDS_PER_LETTER * rate / frame_samples))
+
+
+def _pitch_hz(voice: str, seed: int) -> float:
+    return 220.0 + (sum(voice.encode()) + 7 * seed) % 220
+
+
+def _frame(index: int, pitch_hz: float, rate: int, frame_samples: int) -> bytes:
+    time_s = np.arange(index * frame_samples, (index + 1) * frame_samples) / rate
     envelope = 0.6 + 0.4 * np.sin(2 * np.pi * 4 * time_s)
     wave = 0.4 * envelope * np.sin(2 * np.pi * pitch_hz * time_s)
     return (wave * 32767).astype("<i2").tobytes()
@@ -305,15 +318,14 @@ class FakeEngine:
             if self._fails_on and self._fails_on in text:
                 self._fail(stream_id, Fault.ENGINE, "the engine failed", events)
                 return
-            voice = stream.open.voice.voice_id or ""
-            seed = stream.open.sampling.seed or 0
             info = self._info
-            stream.speaking = tone(text, voice, seed, info.sample_rate, info.frame_samples)
+            stream.speaking = _frame_count(text, info.sample_rate, info.frame_samples)
+            stream.spoken = 0
             events.append(SegmentStarted(stream_id, stream.segments, text, stream.samples))
             stream.segments += 1
-        frame_bytes = 2 * self._info.frame_samples
-        stream.held.append(stream.speaking[:frame_bytes])
-        stream.speaking = stream.speaking[frame_bytes:]
+        stream.held.append(self._next_frame(stream))
+        stream.speaking -= 1
+        stream.spoken += 1
         stream.frames += 1
         self._frames += 1
         if len(stream.held) < CHUNK_FRAMES and stream.speaking:
@@ -324,6 +336,10 @@ class FakeEngine:
         stream.seq += 1
         stream.samples += len(samples) // 2
         self._settle(stream_id, stream, events)
+
+    def _next_frame(self, stream: _Stream) -> bytes:
+        pitch_hz = _pitch_hz(stream.open.voice.voice_id or "", stream.open.sampling.seed or 0)
+        return _frame(stream.spoken, pitch_hz, self._info.sample_rate, self._info.frame_samples)
 
     def _timing(self, stream: _Stream) -> Timing | None:
         if stream.seq or stream.first_text_s is None:

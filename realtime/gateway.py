@@ -123,6 +123,11 @@ class Gateway:
             connection.abort(Code.ENGINE, "the engine failed")
         self.request_exit()
 
+    @property
+    def hub(self) -> Hub:
+        assert self._around is not None, "run() comes first"
+        return self._around.hub
+
     def hurry(self) -> None:
         """Let a drain wait no longer."""
         self._drain_until_s = 0.0

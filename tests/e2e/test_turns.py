@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from shoal.engine.fake import FakeEngine, tone
 from shoal.proto.request import PCM_RATES
@@ -208,3 +210,15 @@ async def test_many_turns_and_sockets_leave_nothing_behind(serve: Serve, dial: D
     assert server.metric('shoal_turns_ended_total{end="stop"}') == 80
     assert server.engine.stats().streams_open == 0
     assert server.engine.stats().slots_busy == 0
+
+
+async def test_a_turn_in_opus(serve: Serve, dial: Dial) -> None:
+    """Kokoro-FastAPI#447: the last page is there; one container, as long as the pcm is."""
+    async with dial(serve()) as socket:
+        await socket.say(TEXT, format="opus", sample_rate=48_000, opus_bitrate=32)
+        heard = await socket.hear()
+    assert heard.reason == "stop"
+    samples, rate = soundfile.read(io.BytesIO(heard.audio))
+    seconds = len(expected(TEXT[:28], TEXT[28:-1])) / 2 / 24_000
+    assert len(samples) / rate == pytest.approx(seconds, rel=0.01)
+    assert heard.audio.count(b"OpusHead") == 1 and 0.1 < np.abs(samples).max() < 1.0
