@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from shoal.engine.api import Progress
-from shoal.engine.checkpoint import CheckpointError
-from shoal.engine.codec import Codec
-from shoal.engine.config import EngineConfig
-from shoal.engine.model.config import DualARConfig
-from shoal.engine.runner import Runner
-from shoal.engine.tokenizer import Tokenizer
+from ..api import Progress
+from ..checkpoint import CheckpointError
+from ..codec import Codec
+from ..config import EngineConfig
+from ..model.config import DualARConfig
+from ..runner import Runner
+from ..tokenizer import Tokenizer
 
 
 def device_runner(
@@ -27,8 +27,8 @@ def device_runner(
 ) -> Runner:
     """A runner on ``device`` in ``config.dtype`` (auto: FP8 where the GPU has it). Raises
     :class:`CheckpointError`."""
-    from shoal.engine.cuda.weights import device_weights  # a CPU needs no Triton
-    from shoal.engine.cuda_runner import CudaRunner
+    from ..cuda_runner import CudaRunner
+    from .weights import device_weights  # a CPU needs no Triton
 
     dtype = config.dtype
     if dtype == "auto":

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.engine.runner import PrefillChunk
 from shoal.kernels.embedding import embed
 from shoal.kernels.extend import extend_attention
 from shoal.kernels.heads import store_heads
 from shoal.kernels.norm import NormedRows
 from shoal.kernels.quantise import Fp8Rows
 
+from ..runner import PrefillChunk
 from .stack import Bf16Stack
 from .step import KvPool
 from .weights import CudaWeights, Layer

@@ -12,9 +12,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from shoal.engine.runner import Int32Array, Join
 from shoal.kernels.advance import Fields
 from shoal.kernels.sampler import Sampling
+
+from ..runner import Int32Array, Join
 
 WINDOW_FRAMES = 10
 _GENERATION, _POSITION, _DRAW, _FIRST, _DONE = range(5)

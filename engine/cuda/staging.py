@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shoal.engine.runner import BoolArray, Int32Array, StepPlan
 from shoal.kernels.join import apply_joins, apply_joins_reference
 
+from ..runner import BoolArray, Int32Array, StepPlan
 from .slot_state import SlotState
 
 BUFFERS = 2

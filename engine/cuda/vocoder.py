@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.engine.codec import Codec, StreamDecoder
-from shoal.engine.runner import Int16Array, VocodeBatch
-
+from ..codec import Codec, StreamDecoder
+from ..runner import Int16Array, VocodeBatch
 from .buckets import bucket_of
 
 

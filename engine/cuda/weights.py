@@ -15,10 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shoal.engine.model.config import DualARConfig, StackConfig
-from shoal.engine.model.dual_ar import rope_table
 from shoal.kernels.pages import Heads
 from shoal.kernels.quantise import Fp8Weight, quantise_weight, worst_block_error
+
+from ..model.config import DualARConfig, StackConfig
+from ..model.dual_ar import rope_table
 
 Dtype = Literal["bf16", "fp8"]
 Product = Tensor | Fp8Weight

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shoal.engine.checkpoint import (
+from ..checkpoint import (
     CheckpointError,
     bool_of,
     float_of,

@@ -1,8 +1,8 @@
 """Per-slot decode state for the CPU runner, and the step over it.
 
-Owns what would live on a device for a slot: its last column, position, draw counter, window,
-sampling, page table and whether it ended. One thread at a time; the runner's worker. Knows
-nothing of threads or queues.
+Owns the host's half of a slot - position, draw counter, page table, whether it ended - beside the
+tensors in :class:`.step.DecodeStep`. One thread at a time; the runner's worker. Knows nothing of
+threads or queues.
 """
 
 from __future__ import annotations
@@ -14,15 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.engine.runner import Join, SlotSampling, StepPlan, StepResult
+from shoal.engine.runner import Join, StepPlan, StepResult
 
 from .philox import seed_words
-from .sampling import (
-    MIN_TEMPERATURE,
-    NARROW_TOP_K,
-    WINDOW_FRAMES,
-    prev_tokens_shift_inplace,
-)
+from .sampling import MIN_TEMPERATURE, NARROW_TOP_K
 
 
 @dataclass(slots=True)
@@ -32,8 +27,10 @@ class _Slot:
     draw: int = 0
     ended: bool = True
     fresh: bool = False
-    """No frame was drawn yet: the next one does not enter the window."""
+    """No frame of the segment was drawn yet."""
     wide: bool = False
+    column: list[int] = field(default_factory=list[int])
+    """What it drew last, or is to feed first."""
     pages: list[int] = field(default_factory=list[int])
     table: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
@@ -51,17 +48,13 @@ class DecodeState:
         page_tokens: int,
         end_token: int,
     ) -> None:
+        """``width``: 1 + codebooks."""
         self._step = step
         self._pools = pools
+        self._width = width
         self._page_tokens = page_tokens
         self._end_token = end_token
-        self._slots = [_Slot() for _ in range(slots)]
-        self._columns = torch.zeros(slots, width, dtype=torch.int32)
-        self._window = torch.zeros(slots, WINDOW_FRAMES, width, dtype=torch.int32)
-        self._seeds = torch.zeros(slots, 2, dtype=torch.int64)
-        self._inverse_temperature = torch.ones(slots, 1)
-        self._top_p = torch.ones(slots, 1)
-        self._top_k = torch.ones(slots, 1, dtype=torch.int64)
+        self._slots = [_Slot(column=[0] * width) for _ in range(slots)]
         self.rows_vary = True
         """Compute only the rows that run (at least two), instead of as many as there are slots."""
 
@@ -76,40 +69,42 @@ class DecodeState:
         rows = [index for index in plan.slots if not self._slots[index].ended]
         if rows:
             self._decode(rows)
+        slots = [self._slots[index] for index in plan.slots]
+        columns = np.array([slot.column for slot in slots], np.int32)
         return StepResult(
             step=plan.step,
             slots=plan.slots,
-            generations=tuple(self._slots[index].generation for index in plan.slots),
-            columns=self._columns[list(plan.slots)].numpy(),
-            ended=np.array([self._slots[index].ended for index in plan.slots], np.bool_),
+            generations=tuple(slot.generation for slot in slots),
+            columns=columns.reshape(len(slots), self._width),
+            ended=np.array([slot.ended for slot in slots], np.bool_),
         )
 
     def _join(self, join: Join) -> None:
-        index = join.slot
-        pages = list(join.table)
-        if join.column.shape != (self._columns.size(1),):
-            raise ValueError(f"join of slot {index}: column has shape {join.column.shape}")
-        self._slots[index] = _Slot(
+        column = join.column.tolist()
+        if len(column) != self._width:
+            raise ValueError(f"join of slot {join.slot}: column has {len(column)} entries")
+        sampling, pages = join.sampling, list(join.table)
+        # One rank left to choose from is the arg max, whatever the noise says.
+        top_k = 1 if sampling.temperature <= 0.0 else sampling.top_k
+        self._slots[join.slot] = _Slot(
             generation=join.generation,
             position=join.position,
             draw=join.draw,
             ended=False,
             fresh=True,
-            wide=join.sampling.top_k > NARROW_TOP_K,
+            wide=top_k > NARROW_TOP_K,
+            column=column,
             pages=pages,
             table=torch.tensor(pages, dtype=torch.int64),
         )
-        self._columns[index] = torch.tensor(join.column.tolist(), dtype=torch.int32)
-        self._window[index] = 0
-        self._set_sampling(index, join.sampling)
-
-    def _set_sampling(self, index: int, sampling: SlotSampling) -> None:
-        greedy = sampling.temperature <= 0.0
-        self._seeds[index] = torch.tensor(seed_words(sampling.seed))
-        self._inverse_temperature[index] = 1.0 / max(sampling.temperature, MIN_TEMPERATURE)
-        self._top_p[index] = sampling.top_p
-        # One rank left to choose from is the arg max, whatever the noise says.
-        self._top_k[index] = 1 if greedy else sampling.top_k
+        self._step.join(
+            join.slot,
+            column,
+            list(seed_words(sampling.seed)),
+            1.0 / max(sampling.temperature, MIN_TEMPERATURE),
+            float(sampling.top_p),
+            top_k,
+        )
 
     def _decode(self, rows: Sequence[int]) -> None:
         slots = [self._slots[index] for index in rows]
@@ -117,32 +112,21 @@ class DecodeState:
         for index, slot in zip(rows, slots, strict=True):
             if slot.position >= len(slot.pages) * size:
                 raise ValueError(f"slot {index}: no page for position {slot.position}")
-        at = torch.tensor(rows)
-        window = self._window[at]
-        columns: Tensor = self._step(
-            self._columns[at],
-            window,
-            torch.tensor([slot.position for slot in slots]),
-            torch.tensor([slot.draw for slot in slots]),
-            self._seeds[at],
-            self._inverse_temperature[at],
-            self._top_p[at],
-            self._top_k[at],
+        drawn: Tensor = self._step(
+            rows,
+            [slot.position for slot in slots],
+            [slot.draw for slot in slots],
+            [slot.fresh for slot in slots],
             any(slot.wide for slot in slots),
-            max(2, len(rows)) if self.rows_vary else max(2, len(self._slots)),
+            max(2, len(rows) if self.rows_vary else len(self._slots)),
             self._pools,
             size,
-            torch.tensor([s.pages[s.position // size] * size + s.position % size for s in slots]),
+            [s.pages[s.position // size] * size + s.position % size for s in slots],
             [slot.table[: slot.position // size + 1] for slot in slots],
-            [slot.position + 1 for slot in slots],
         )
-        prev_tokens_shift_inplace(window, columns)
-        self._columns[at] = columns
-        for row, (slot, token) in enumerate(zip(slots, columns[:, 0].tolist(), strict=True)):
-            if slot.fresh:
-                window[row] = 0
+        for slot, column in zip(slots, drawn.tolist(), strict=True):
+            slot.column = column
             slot.fresh = False
-            slot.ended = token == self._end_token
+            slot.ended = column[0] == self._end_token
             slot.position += 1
             slot.draw += 1
-        self._window[at] = window

@@ -16,8 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from shoal.engine.checkpoint import CheckpointError, read_json, section_of
-
+from ..checkpoint import CheckpointError, read_json, section_of
 from .config import DualARConfig, StackConfig
 
 Progress = Callable[[str], None]

@@ -69,14 +69,35 @@ LAYERS: dict[str, Rule] = {
     ),
     "loadtest": Rule(
         ours=only("proto"),
-        others=only("msgpack", "websockets", "numpy", "num2words", "faster_whisper", "h11", "hdrh"),
+        others=only(
+            "msgpack",
+            "websockets",
+            "numpy",
+            "num2words",
+            "faster_whisper",
+            "h11",
+            "hdrh",
+            "soundfile",
+        ),
     ),
 }
 
 TORCH = only("torch", "triton")
+# Timings of single parts drive those parts without a server.
+BENCHES = Rule(ours=only("proto", "engine", "kernels"), others=LAYERS["loadtest"].others | TORCH)
 # Modules of the engine that may import torch, the kernels, or one another. Every other module of
 # the engine is torch-free, and so may import none of these.
-ENGINE_WITH_TORCH = only("model", "codec", "cuda", "training", "cpu_runner", "service")
+ENGINE_WITH_TORCH = only(
+    "model",
+    "codec",
+    "cuda",
+    "training",
+    "cpu_runner",
+    "cuda_runner",
+    "loading",
+    "random_model",
+    "service",
+)
 # Only these may name the module that pulls torch in, and only inside a function.
 MAY_NAME_SERVICE = only("realtime/cli.py", "realtime/say.py", "realtime/voice_admin.py")
 MAY_READ_ENVIRONMENT = only("realtime/config.py")
@@ -136,6 +157,8 @@ def violations(root: Path) -> list[str]:
     for path in sources(root):
         relative = path.relative_to(root)
         layer, rule = relative.parts[0], LAYERS[relative.parts[0]]
+        if layer == "loadtest" and path.name.startswith("bench_"):
+            rule = BENCHES
         torch_free_engine = (
             layer == "engine" and relative.with_suffix("").parts[1] not in ENGINE_WITH_TORCH
         )
