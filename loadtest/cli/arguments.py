@@ -85,7 +85,7 @@ def _arrivals(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[report
     )
     group.add_argument("--max-sockets", type=int, default=4096)
     group.add_argument(
-        "--cold-every", type=float, default=5.0, help="s between cold callers, 0: none"
+        "--cold-every", type=float, default=10.0, help="s between cold turns (10), 0: none"
     )
 
 

@@ -1,4 +1,4 @@
-"""The three ways in which turns arrive, and the cold caller beside them. Run on one event loop.
+"""The three ways in which turns arrive. Run on one event loop.
 
 Each is a coroutine that returns when no further turn should begin; turns in progress are waited
 for, up to their own timeout.
@@ -31,18 +31,34 @@ NEVER_SENT = TurnOver(Ending.TIMEOUT, "never sent: no line became free in time")
 NewLine = Callable[[], Line]
 
 
+class ColdTurns:
+    """Makes a turn cold every so often: a part of the load, not an addition to it."""
+
+    def __init__(self, start_s: float, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s = start_s
+
+    def kind_at(self, due_s: float) -> Kind:
+        """What a turn that is due then shall be; call it once a turn."""
+        if self._every_s <= 0 or due_s < self._next_s:
+            return Kind.WARM
+        self._next_s = due_s + self._every_s
+        return Kind.COLD
+
+
 async def call(plan: WorkerPlan, window: Window, collector: Collector, new_line: NewLine) -> None:
     """This worker's share of the load, until the window's end and the last turn's."""
     callers: list[Coroutine[Any, Any, None]] = []
-    if plan.worker == 0 and plan.load.cold_every_s > 0:
-        callers.append(_cold(plan, window, collector, new_line))
+    colds = ColdTurns(window.from_s, plan.load.cold_every_s if plan.worker == 0 else 0.0)
     match plan.load.mode:
         case Mode.OPEN:
-            callers.append(_open(plan, window, collector, new_line))
+            callers.append(_open(plan, window, collector, colds, new_line))
         case Mode.CLOSED:
-            callers += [_closed(plan, u, window, collector, new_line()) for u in plan.users]
+            callers += [_closed(plan, u, window, collector, colds, new_line()) for u in plan.users]
         case Mode.CONVERSATION:
-            callers += [_converse(plan, u, window, collector, new_line()) for u in plan.users]
+            callers += [
+                _converse(plan, u, window, collector, colds, new_line()) for u in plan.users
+            ]
     async with asyncio.TaskGroup() as group:
         for caller in callers:
             group.create_task(caller)
@@ -63,7 +79,12 @@ def _first_s(plan: WorkerPlan, user: int, window: Window) -> float:
 
 
 async def _closed(
-    plan: WorkerPlan, user: int, window: Window, collector: Collector, line: Line
+    plan: WorkerPlan,
+    user: int,
+    window: Window,
+    collector: Collector,
+    colds: ColdTurns,
+    line: Line,
 ) -> None:
     """Speak, be served, speak again."""
     script = Script(plan.speech, plan.seed, user)
@@ -72,8 +93,11 @@ async def _closed(
     await sleep_until(due_s)
     while due_s < window.stop_s:
         voice = script.next_voice()
+        kind = colds.kind_at(due_s)
+        if kind is Kind.COLD:
+            await line.close()
         if load.period_s > 0:
-            turn = script.next(due_s, voice=voice)
+            turn = script.next(due_s, kind, voice)
             due_s += load.period_s
             if now_s() > turn.scheduled_s + plan.line_rules.turn_timeout_s:
                 collector.add(line.refused(turn, NEVER_SENT))
@@ -81,12 +105,13 @@ async def _closed(
                 await _speak(collector, line, turn)
             continue
         try:
-            await line.prepare(voice)
+            if kind is Kind.WARM:
+                await line.prepare(voice)
         except TurnOver as over:
             collector.add(line.refused(script.next(now_s(), voice=voice), over))
             await asyncio.sleep(_BACK_OFF_S)
         else:
-            turn = script.next(now_s() + load.think_s, voice=voice)
+            turn = script.next(now_s() + load.think_s, kind, voice)
             _, figures = await _speak(collector, line, turn)
             if not figures.complete:
                 await asyncio.sleep(_BACK_OFF_S)
@@ -95,7 +120,12 @@ async def _closed(
 
 
 async def _converse(
-    plan: WorkerPlan, user: int, window: Window, collector: Collector, line: Line
+    plan: WorkerPlan,
+    user: int,
+    window: Window,
+    collector: Collector,
+    colds: ColdTurns,
+    line: Line,
 ) -> None:
     """Think, speak, listen to the end of the answer or interrupt it, think again."""
     load = plan.load
@@ -109,7 +139,10 @@ async def _converse(
         due_s = next_start_s(rng, free_s, pause_s, crowds, load.crowd_share)
         if due_s >= window.stop_s:
             break
-        spoken, _ = await _speak(collector, line, script.next(due_s, voice=voice))
+        kind = colds.kind_at(due_s)
+        if kind is Kind.COLD:
+            await line.close()
+        spoken, _ = await _speak(collector, line, script.next(due_s, kind, voice))
         free_s = max(now_s(), heard_until_s(spoken))
     await line.close()
 
@@ -128,7 +161,9 @@ def heard_until_s(spoken: Spoken) -> float:
     return playout.end_s if playout else turn.ended_s
 
 
-async def _open(plan: WorkerPlan, window: Window, collector: Collector, new_line: NewLine) -> None:
+async def _open(
+    plan: WorkerPlan, window: Window, collector: Collector, colds: ColdTurns, new_line: NewLine
+) -> None:
     """Turns at random times, each on an idle line that was prepared shortly before."""
     load = plan.load
     script = Script(plan.speech, plan.seed, plan.worker)
@@ -144,9 +179,13 @@ async def _open(plan: WorkerPlan, window: Window, collector: Collector, new_line
         except TimeoutError:
             collector.add(new_line().refused(turn, NEVER_SENT))
             return
-        line = idle.pop() if idle else new_line()
+        cold = turn.kind is Kind.COLD
+        line = idle.pop() if idle and not cold else new_line()
         await _speak(collector, line, turn)
-        idle.append(line)
+        if cold:
+            await line.close()
+        else:
+            idle.append(line)
         sockets.release()
 
     async with asyncio.TaskGroup() as group:
@@ -154,16 +193,5 @@ async def _open(plan: WorkerPlan, window: Window, collector: Collector, new_line
             if due_s >= window.stop_s:
                 break
             await sleep_until(due_s - load.ahead_s)
-            group.create_task(one(script.next(due_s)))
+            group.create_task(one(script.next(due_s, colds.kind_at(due_s))))
     await asyncio.gather(*(line.close() for line in idle))
-
-
-async def _cold(plan: WorkerPlan, window: Window, collector: Collector, new_line: NewLine) -> None:
-    """Now and then a caller out of nowhere: connect, prepare and first audio in one figure."""
-    script = Script(plan.speech, f"{plan.seed}/cold", -1)
-    due_s = window.start_s
-    while due_s < window.to_s:
-        line = new_line()
-        await _speak(collector, line, script.next(due_s, Kind.COLD))
-        await line.close()
-        due_s = max(now_s(), due_s + plan.load.cold_every_s)

@@ -28,7 +28,7 @@ class Load:
     Closed: ``think_s`` after the line is prepared; or, with ``period_s``, every so often by the
     clock, late turns included. Open: ``burst`` turns arrive together on average. Conversation:
     ``think_s`` after the last answer was heard; every ``crowd_every_s`` a ``crowd_share`` of
-    those who think speak at once.
+    those who think speak at once. Every ``cold_every_s`` one turn is cold.
     """
 
     mode: Mode
@@ -40,7 +40,7 @@ class Load:
     crowd_share: float = 0.3
     ahead_s: float = 1.0
     max_sockets: int = 4096
-    cold_every_s: float = 5.0
+    cold_every_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
     if not buckets or buckets[-1][1] <= 0:
         return None
     wanted = share * buckets[-1][1]
-    low_edge, low_count = 0.0, 0.0
+    low_edge, low_count = min(0.0, buckets[0][0]), 0.0
     for edge, count in buckets:
         if count >= wanted:
             if math.isinf(edge):

@@ -83,6 +83,8 @@ class Totals:
         if figures.kind is Kind.COLD:
             self.cold_turns += 1
             self.cold_endings[figures.ending.value] += 1
+            if not figures.complete:
+                self._count_error(f"cold turn: {detail or figures.ending.value}")
             self._record("cold_ttfa", figures.ttfa_s)
             self._record("cold_audible", figures.audible_s)
             self._record("connect", figures.connect_s)

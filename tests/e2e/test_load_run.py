@@ -24,6 +24,7 @@ from shoal.loadtest.drive.worker import WorkerResult, run_worker, window_of
 from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.measure.metrics import Rules
 from shoal.loadtest.measure.slo import Slo
+from shoal.loadtest.measure.timeline import Kind
 from shoal.loadtest.plan.turn_plan import Speech
 from shoal.loadtest.stand_in.lie import Lie
 from shoal.loadtest.stand_in.server import standing_in
@@ -165,14 +166,27 @@ async def test_conversations_think_listen_and_interrupt() -> None:
 
 
 async def test_cold_callers_are_counted_apart() -> None:
-    timing = Timing(ramp_s=0.0, warmup_s=0.0, window_s=1.0, cooldown_s=0.0)
+    timing = Timing(ramp_s=0.0, warmup_s=0.0, window_s=0.7, cooldown_s=0.0)
     lie = replace(SHORT, accept_delay_s=0.15)
-    result, _ = await load([lie], Mode.CLOSED, 1, timing, think_s=0.1, cold_every_s=0.3)
+    for mode in Mode:
+        result, _ = await load([lie], mode, 2, timing, think_s=0.1, cold_every_s=0.3, ahead_s=0.4)
+        assert result.totals.cold_turns >= 1
+        cold = [row.ttfa_s or 0.0 for row in result.rows if row.kind is Kind.COLD]
+        warm = [row.ttfa_s or 9.0 for row in result.rows if row.kind is Kind.WARM]
+        assert len(cold) == result.totals.cold_turns
+        assert min(cold) >= 0.15 > min(warm)
+        percentile = result.totals.percentiles("cold_ttfa")["p50"]
+        assert percentile is not None and percentile >= 0.15
+
+
+async def test_a_cold_turn_is_part_of_the_load_and_no_addition() -> None:
+    timing = Timing(ramp_s=0.0, warmup_s=0.0, window_s=0.8, cooldown_s=0.0)
+    result, truths = await load([SHORT], Mode.CLOSED, 1, timing, think_s=0.05, cold_every_s=0.2)
     assert result.totals.cold_turns >= 2
-    cold = result.totals.percentiles("cold_ttfa")
-    assert cold["p50"] is not None and cold["p50"] >= 0.15
-    warm = min(row.ttfa_s or 9.0 for row in result.rows if row.kind.value == "warm")
-    assert warm < 0.15
+    assert result.counts.connects == result.totals.cold_turns
+    for before, after in pairwise(truths):
+        assert before.end_s is not None and after.text_s is not None
+        assert after.text_s >= before.end_s, "one user never speaks twice at once"
 
 
 async def test_the_search_finds_the_room_that_the_server_has() -> None:
@@ -293,7 +307,7 @@ def test_the_command_measures_reports_compares_and_gates(
 def test_a_server_that_is_not_there_is_counted_as_such(tmp_path: Path) -> None:
     done = shoal_load(
         "run", "ws://127.0.0.1:9", "--closed", "1", "--window", "0.5", "--warmup", "0",
-        "--cooldown", "0", "--metrics", "none", "--out", str(tmp_path),
+        "--cooldown", "0", "--metrics", "none", "--cold-every", "0", "--out", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0
     assert "x connect: ConnectionRefusedError" in done.stdout

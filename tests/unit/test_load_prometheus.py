@@ -65,3 +65,11 @@ def test_counters_grow_over_all_labels() -> None:
 def test_labels_may_hold_quotes_and_commas() -> None:
     found = parse('a_total{path="/x,y",q="say \\"hi\\""} 2\n')
     assert found["a_total", (("path", "/x,y"), ("q", 'say \\"hi\\"'))] == 2
+
+
+def test_a_histogram_of_what_may_be_negative_is_read_from_its_lowest_edge() -> None:
+    text = 'lead_seconds_bucket{le="-1"} 0\nlead_seconds_bucket{le="0"} 10\n'
+    text += 'lead_seconds_bucket{le="+Inf"} 10\nlead_seconds_sum -5\nlead_seconds_count 10\n'
+    (stage,) = stages({}, parse(text))
+    assert stage.mean_s == pytest.approx(-0.5)
+    assert stage.p50_s == pytest.approx(-0.5)

@@ -112,6 +112,12 @@ def test_cold_turns_are_beside_and_not_in_the_warm_figures() -> None:
     assert found.percentiles("connect")["p50"] == pytest.approx(0.3, rel=1e-3)
 
 
+def test_a_cold_turn_that_failed_is_an_error_but_breaks_no_promise_of_the_warm() -> None:
+    found = totals(GOOD, replace(REFUSED, kind=Kind.COLD))
+    assert found.errors == {"cold turn: HTTP 429": 1}
+    assert found.verdict().kept
+
+
 def test_merging_processes_shares_the_window_and_appending_repeats_adds_it() -> None:
     side_by_side, in_turn = totals(GOOD), totals(GOOD)
     side_by_side.merge(totals(LATE, STALLED))
