@@ -130,7 +130,7 @@ class Gateway:
 
     def hurry(self) -> None:
         """Let a drain wait no longer."""
-        self._drain_until_s = 0.0
+        self._drain_until_s = time.monotonic()
 
     async def drain(self) -> None:
         """Admit nobody, close who is idle, let turns finish within the limit; returns when no

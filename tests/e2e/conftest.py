@@ -87,6 +87,16 @@ class Server:
 Serve = Callable[..., Server]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    """One default server for the tests of a module that leave nothing behind in it."""
+    server = Server(
+        FakeEngine(speed=50.0, voices=("alice",), fails_on="boom"), ServerConfig(port=0)
+    ).start()
+    yield server
+    server.stop()
+
+
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start servers; keyword arguments are the config's, ``engine`` is a fast fake by default."""

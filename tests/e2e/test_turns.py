@@ -23,8 +23,8 @@ def expected(*segments: str, voice: str = "", seed: int = 0) -> bytes:
     return b"".join(tone(segment, voice, seed, 24_000, 1_200) for segment in segments)
 
 
-async def test_a_turn_in_pcm(serve: Serve, dial: Dial) -> None:
-    async with dial(serve()) as socket:
+async def test_a_turn_in_pcm(shared: Any, dial: Dial) -> None:
+    async with dial(shared) as socket:
         await socket.say("Hello ", "there. ", "Two.")
         heard = await socket.hear()
     assert heard.reason == "stop" and not heard.errors
@@ -34,8 +34,8 @@ async def test_a_turn_in_pcm(serve: Serve, dial: Dial) -> None:
     assert all(isinstance(event["time"], int) for event in heard.events)
 
 
-async def test_a_turn_in_wav(serve: Serve, dial: Dial) -> None:
-    async with dial(serve()) as socket:
+async def test_a_turn_in_wav(shared: Any, dial: Dial) -> None:
+    async with dial(shared) as socket:
         await socket.say("Hello there. Two.", format="wav")
         heard = await socket.hear()
     assert heard.reason == "stop"
@@ -50,9 +50,9 @@ async def test_a_turn_in_wav(serve: Serve, dial: Dial) -> None:
 
 @pytest.mark.parametrize("rate", PCM_RATES)
 async def test_every_rate_keeps_length_and_message_rules(
-    serve: Serve, dial: Dial, rate: int
+    shared: Any, dial: Dial, rate: int
 ) -> None:
-    async with dial(serve()) as socket:
+    async with dial(shared) as socket:
         await socket.say(TEXT, sample_rate=rate)
         heard = await socket.hear()
     seconds = len(expected(TEXT[:28], TEXT[28:-1])) / 2 / 24_000
@@ -60,31 +60,31 @@ async def test_every_rate_keeps_length_and_message_rules(
     assert all(1024 < len(c) <= 65_536 and len(c) % 2 == 0 for c in heard.chunks)
 
 
-async def test_three_turns_on_one_socket(serve: Serve, dial: Dial) -> None:
-    async with dial(serve()) as socket:
+async def test_three_turns_on_one_socket(shared: Any, dial: Dial) -> None:
+    async with dial(shared) as socket:
         for text in ("One.", "Number two.", "The third."):
             await socket.say(text)
             heard = await socket.hear()
             assert (heard.reason, heard.audio) == ("stop", expected(text))
 
 
-async def test_text_may_come_with_the_start(serve: Serve, dial: Dial) -> None:
-    async with dial(serve()) as socket:
+async def test_text_may_come_with_the_start(shared: Any, dial: Dial) -> None:
+    async with dial(shared) as socket:
         await socket.say("there.", text="Hello ")
         assert (await socket.hear()).audio == expected("Hello there.")
 
 
-async def test_a_sentence_is_spoken_before_the_input_ends(serve: Serve, dial: Dial) -> None:
+async def test_a_sentence_is_spoken_before_the_input_ends(shared: Any, dial: Dial) -> None:
     """elevenlabs-python#395, and plain SDK users: nobody flushes, nobody has stopped yet."""
-    async with dial(serve()) as socket:
+    async with dial(shared) as socket:
         await socket.start()
         await socket.send("text", text="One sentence. And ")
         assert (await socket.next())["event"] == "audio"
 
 
-async def test_a_flush_speaks_all_and_ends_nothing(serve: Serve, dial: Dial) -> None:
+async def test_a_flush_speaks_all_and_ends_nothing(shared: Any, dial: Dial) -> None:
     """pipecat#899, bolna#746: nothing stays in a buffer, and text after a flush is spoken."""
-    async with dial(serve()) as socket:
+    async with dial(shared) as socket:
         await socket.start()
         for text in ("No period here", "and again"):
             await socket.send("text", text=text)
@@ -99,8 +99,8 @@ async def test_a_flush_speaks_all_and_ends_nothing(serve: Serve, dial: Dial) -> 
         assert (heard.audio, heard.reason) == (b"", "stop")
 
 
-async def test_a_tail_behind_a_resampler_is_flushed_too(serve: Serve, dial: Dial) -> None:
-    async with dial(serve()) as socket:
+async def test_a_tail_behind_a_resampler_is_flushed_too(shared: Any, dial: Dial) -> None:
+    async with dial(shared) as socket:
         await socket.start(sample_rate=8000)
         await socket.send("text", text="No period here")
         await socket.send("flush")
@@ -115,9 +115,9 @@ async def test_a_tail_behind_a_resampler_is_flushed_too(serve: Serve, dial: Dial
 
 @pytest.mark.parametrize("texts", [(), ("",), (" ",)])
 async def test_a_turn_without_text_finishes_quickly(
-    serve: Serve, dial: Dial, texts: tuple[str, ...]
+    shared: Any, dial: Dial, texts: tuple[str, ...]
 ) -> None:
-    async with dial(serve()) as socket:
+    async with dial(shared) as socket:
         await socket.say(*texts)
         heard = await asyncio.wait_for(socket.hear(), 1.0)
         assert (heard.reason, heard.audio) == ("stop", b"")
@@ -125,9 +125,9 @@ async def test_a_turn_without_text_finishes_quickly(
 
 @pytest.mark.parametrize("text", ["...", "\U0001f600", "\0"])
 async def test_unspeakable_text_is_silence_and_the_socket_lives(
-    serve: Serve, dial: Dial, text: str
+    shared: Any, dial: Dial, text: str
 ) -> None:
-    async with dial(serve()) as socket:
+    async with dial(shared) as socket:
         await socket.say(text, sample_rate=8000)
         heard = await socket.hear()
         assert heard.reason == "stop" and len(heard.audio) > 1024 and not any(heard.audio)
@@ -149,8 +149,8 @@ async def test_a_named_voice_an_alias_and_a_seed(serve: Serve, dial: Dial) -> No
             assert heard.audio == expected("Hello.", voice=voice, seed=seed), request
 
 
-async def test_livekit_s_default_voice_is_ours(serve: Serve, dial: Dial) -> None:
-    async with dial(serve()) as socket:
+async def test_livekit_s_default_voice_is_ours(shared: Any, dial: Dial) -> None:
+    async with dial(shared) as socket:
         await socket.say("Hello.", reference_id="933563129e564b19a115bedd57b7406a")
         assert (await socket.hear()).reason == "stop"
 
@@ -173,8 +173,8 @@ async def test_a_voice_in_the_handshake_is_taken(serve: Serve, dial: Dial) -> No
         assert (await socket.hear()).audio == expected("Hello.", voice="alice")
 
 
-async def test_volume_is_a_gain(serve: Serve, dial: Dial) -> None:
-    async with dial(serve()) as socket:
+async def test_volume_is_a_gain(shared: Any, dial: Dial) -> None:
+    async with dial(shared) as socket:
         await socket.say("Hello.", prosody={"speed": 1, "volume": -20})
         quiet = np.frombuffer((await socket.hear()).audio, "<i2").astype(float)
     loud = np.frombuffer(expected("Hello."), "<i2").astype(float)
@@ -212,9 +212,9 @@ async def test_many_turns_and_sockets_leave_nothing_behind(serve: Serve, dial: D
     assert server.engine.stats().slots_busy == 0
 
 
-async def test_a_turn_in_opus(serve: Serve, dial: Dial) -> None:
+async def test_a_turn_in_opus(shared: Any, dial: Dial) -> None:
     """Kokoro-FastAPI#447: the last page is there; one container, as long as the pcm is."""
-    async with dial(serve()) as socket:
+    async with dial(shared) as socket:
         await socket.say(TEXT, format="opus", sample_rate=48_000, opus_bitrate=32)
         heard = await socket.hear()
     assert heard.reason == "stop"
