@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+BUILTIN_VOICE = Path(__file__).parent / "builtin_voice"
+"""The checkpoint folder of the voice that ships."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -43,10 +46,14 @@ class Limits:
 class EngineConfig:
     """What to load and where."""
 
-    model: Path
-    device: str = "cpu"
+    model: Path = BUILTIN_VOICE
+    """A checkpoint folder, or ``random:s2-pro``."""
+    device: str = "auto"
+    """cpu, cuda, or auto: a GPU when there is one."""
     dtype: str = "auto"
-    slots: int = 8
+    """On a GPU bf16 or fp8 (auto: fp8 where the GPU multiplies in it); on a CPU fp32."""
+    slots: int | None = None
+    """Turns that speak at once. None: what suits the device."""
     pages: int | None = None
     """KV pages; the runner's own choice when not given."""
     voices_dir: Path | None = None

@@ -7,7 +7,7 @@ Brings torch in; called once, by the service.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,6 +23,9 @@ from .model.weights import load_weights
 from .random_model import PREFIX, SHAPES, byte_tokenizer, random_codec, random_weights
 from .runner import Runner
 from .tokenizer import Tokenizer, load_tokenizer
+
+CPU_SLOTS = 8
+GPU_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +46,8 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Raises :class:`CheckpointError` for a model that cannot be loaded or a device that is not
     there."""
     device = _device(config.device)
+    if config.slots is None:
+        config = replace(config, slots=CPU_SLOTS if device.type == "cpu" else GPU_SLOTS)
     source = str(config.model)
     if source.startswith(PREFIX):
         return _random(config, source.removeprefix(PREFIX), device, progress)
@@ -53,7 +58,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         if config.dtype not in ("auto", "fp32"):
             raise CheckpointError(f"dtype {config.dtype} takes a GPU; on a CPU it is fp32")
         runner: Runner = CpuRunner.load(
-            config.model, slots=config.slots, pages=config.pages, progress=progress
+            config.model, slots=config.slots or CPU_SLOTS, pages=config.pages, progress=progress
         )
     else:
         try:

@@ -12,7 +12,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from queue import SimpleQueue
 
 from .api import (
@@ -25,6 +24,7 @@ from .api import (
     OnFatal,
     Progress,
     Sampling,
+    Voice,
     VoiceInfo,
 )
 from .checkpoint import VoiceConfig
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 _STOP_S = 10.0
 _UNBOUNDED_CHARS = 4096
-BUILTIN_VOICE = Path(__file__).parent / "builtin_voice"
 
 
 class SpeechEngine:
@@ -191,6 +190,32 @@ class SpeechEngine:
 
 def _silent(_line: str) -> None:
     """No progress is shown."""
+
+
+def prepare_voice(config: EngineConfig, voice_id: str, progress: Progress) -> None:
+    """Make and keep the codes of a stored voice, so that its first turn need not.
+
+    Raises :class:`.checkpoint.CheckpointError` and :class:`.voices.UnknownVoice`.
+    """
+    loaded = load_model(config, progress)
+    progress("encoding the recording")
+    prompt = PromptBuilder(
+        loaded.tokenizer,
+        loaded.runner.spec.codebooks,
+        loaded.config.semantic_ids(loaded.tokenizer.semantic),
+    )
+    assert config.voices_dir is not None
+    preparer = VoicePreparer(
+        loaded.runner,
+        prompt,
+        VoiceStore(config.voices_dir),
+        loaded.codec_fingerprint,
+        config.voice_cache_bytes,
+        SimpleQueue(),
+        lambda _report: None,
+    )
+    preparer.prepare(Voice(voice_id=voice_id))
+    loaded.runner.close()
 
 
 def _sampling(voice: VoiceConfig, max_positions: int) -> Sampling:

@@ -52,7 +52,7 @@ def device_runner(
         shape,
         placed,
         codec,
-        slots=config.slots,
+        slots=config.slots or 1,
         pages=config.pages,
         device=device,
         progress=progress,

@@ -53,7 +53,15 @@ LAYERS: dict[str, Rule] = {
         banned=only("asyncio"),
     ),
     "realtime": Rule(
-        ours=only("proto", "engine.api", "engine.config", "engine.fake", "engine.service"),
+        ours=only(
+            "proto",
+            "engine.api",
+            "engine.checkpoint",
+            "engine.config",
+            "engine.fake",
+            "engine.service",
+            "engine.voices",
+        ),
         others=only(
             "numpy",
             "msgpack",

@@ -1,0 +1,315 @@
+"""The ``shoal`` command: what a user types, and one clear line when it cannot be done.
+
+Nothing heavy is imported before a command needs it, so ``shoal --version`` is quick and knows no
+torch. Exit codes: 0 done, 1 it failed, 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from shoal.engine.api import Engine, Reference
+from shoal.engine.api import Progress as Report
+from shoal.engine.checkpoint import CheckpointError
+from shoal.engine.config import BUILTIN_VOICE, EngineConfig
+
+from .config import DEFAULT_PORT, ConfigError, server_config, setting
+from .progress import Progress
+
+STDIN_BLOCK_BYTES = 4096
+
+
+class CommandError(Exception):
+    """The command cannot be done; the message is one line for the user."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = build_parser().parse_args(argv)
+    try:
+        return int(flags.command(flags))
+    except CommandError as refusal:
+        _complain(str(refusal))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output went away
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _complain(message: str) -> None:
+    print(f"shoal: {message}", file=sys.stderr)
+
+
+# The command line -------------------------------------------------------------------------------
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shoal", description="A realtime voice server: text in over a WebSocket, speech out."
+    )
+    parser.add_argument("--version", action="version", version=f"shoal {metadata.version('shoal')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_say(commands)
+    _add_voice(commands)
+    _add_doctor(commands)
+    return parser
+
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
+
+
+def _engine_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", metavar="DIR", help="a checkpoint folder; without it, the built-in voice"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu or cuda; without it, what is there")
+    parser.add_argument("--dtype", choices=("auto", "fp32", "bf16", "fp8"), help="of the weights")
+
+
+def _add_serve(commands: Commands) -> None:
+    serve = commands.add_parser("serve", help="run the server")
+    _engine_flags(serve)
+    serve.add_argument("--engine", choices=("real", "fake"), default="real", help="fake: tones")
+    serve.add_argument("--host", help="127.0.0.1; 0.0.0.0 for every interface")
+    serve.add_argument("--port", type=_port, help=f"{DEFAULT_PORT}")
+    serve.add_argument("--slots", type=_positive, metavar="N", help="turns that speak at once")
+    serve.add_argument(
+        "--api-key", action="append", metavar="KEY", help="ask clients for it; repeat for several"
+    )
+    serve.add_argument("--allow-origin", action="append", metavar="URL", help="a web page's origin")
+    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    serve.add_argument("--log-json", action="store_true", default=None)
+    serve.set_defaults(command=_serve)
+
+
+def _add_say(commands: Commands) -> None:
+    say = commands.add_parser("say", help="speak a text")
+    say.add_argument(
+        "text", metavar="TEXT", help="what to say; - speaks standard input as it comes"
+    )
+    say.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a WAV file, do not play")
+    where = say.add_mutually_exclusive_group()
+    where.add_argument("--url", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the server")
+    where.add_argument("--local", action="store_true", help="no server: load the model here")
+    say.add_argument("--voice", metavar="ID")
+    say.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same speech")
+    say.add_argument("--api-key", metavar="KEY")
+    _engine_flags(say)
+    say.set_defaults(command=_say)
+
+
+def _add_voice(commands: Commands) -> None:
+    voice = commands.add_parser("voice", help="keep voices to speak with")
+    actions = voice.add_subparsers(required=True, metavar="ACTION")
+    add = actions.add_parser("add", help="keep a voice from a recording of 5 to 30 seconds")
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("file", type=Path, metavar="FILE", help="wav, mp3, flac or ogg")
+    add.add_argument("--text", required=True, help="what is said in the recording, word for word")
+    _engine_flags(add)
+    add.set_defaults(command=_voice_add)
+    listing = actions.add_parser("list", help="list the voices")
+    listing.set_defaults(command=_voice_list)
+    remove = actions.add_parser("remove", help="forget a voice")
+    remove.add_argument("name", metavar="NAME")
+    remove.set_defaults(command=_voice_remove)
+
+
+def _add_doctor(commands: Commands) -> None:
+    doctor = commands.add_parser("doctor", help="say what this machine has and lacks")
+    doctor.add_argument("--model", type=Path, metavar="DIR")
+    doctor.set_defaults(command=_doctor)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)
+
+
+# What the commands do ---------------------------------------------------------------------------
+
+
+def _engine_config(flags: argparse.Namespace) -> EngineConfig:
+    model, slots = flags.model or setting("model"), getattr(flags, "slots", None)
+    chosen = setting("slots")
+    if slots is None and chosen is not None:
+        if not chosen.isdigit() or int(chosen) < 1:
+            raise CommandError("SHOAL_SLOTS has no usable value")
+        slots = int(chosen)
+    return EngineConfig(
+        model=BUILTIN_VOICE if model is None else Path(model),
+        device=flags.device or setting("device") or "auto",
+        dtype=flags.dtype or setting("dtype") or "auto",
+        slots=slots,
+        voices_dir=_voices_dir(),
+    )
+
+
+def _voices_dir() -> Path:
+    chosen = setting("voices")
+    return Path(chosen) if chosen else Path.home() / ".local" / "share" / "shoal" / "voices"
+
+
+def _load(flags: argparse.Namespace, report: Report) -> Engine:
+    """The engine that ``flags`` ask for, its model loaded."""
+    from shoal.engine.service import SpeechEngine  # brings torch in
+
+    config = _engine_config(flags)
+    try:
+        return SpeechEngine(config, report)
+    except CheckpointError as error:
+        raise CommandError(str(error)) from error
+
+
+def _serve(flags: argparse.Namespace) -> int:
+    from .app import serve
+
+    try:
+        config = server_config(
+            host=flags.host,
+            port=flags.port,
+            api_keys=flags.api_key and tuple(flags.api_key),
+            allow_origins=flags.allow_origin and tuple(flags.allow_origin),
+            log_level=flags.log_level,
+            log_json=flags.log_json,
+        )
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
+    progress = Progress(sys.stderr)
+    engine: Engine
+    if flags.engine == "fake":
+        from shoal.engine.fake import FakeEngine
+
+        engine = FakeEngine(slots=flags.slots or 4)
+    else:
+        engine = _load(flags, progress)
+
+    def ready(address: str) -> None:
+        progress.done()
+        info = engine.info
+        note = f", {info.note}" if info.note else ""
+        print(f"shoal speaks at {address} ({info.model} on {info.device}{note})")
+        print(f'try: shoal say "Hello from shoal." --url {address} -o hello.wav', flush=True)
+
+    # What was built stays: the collector has nothing to find in it.
+    gc.freeze()
+    return serve(config, engine, ready)
+
+
+def _say(flags: argparse.Namespace) -> int:
+    from .playback import NoSoundOutput, Sink, open_sink
+    from .say import SayError, say_local, say_remote
+
+    def sink(rate: int) -> Sink:
+        return open_sink(flags.out, rate)
+
+    pieces = _stdin_pieces() if flags.text == "-" else iter([flags.text])
+    try:
+        if flags.local:
+            progress = Progress(sys.stderr)
+            engine = _load(flags, progress)
+            progress.done()
+            spoken = say_local(engine, pieces, sink, voice=flags.voice, seed=flags.seed)
+        else:
+            spoken = say_remote(
+                flags.url,
+                pieces,
+                sink,
+                voice=flags.voice,
+                api_key=flags.api_key or setting("api_key"),
+                seed=flags.seed,
+            )
+    except (SayError, NoSoundOutput) as error:
+        raise CommandError(str(error)) from error
+    print(
+        f"TTFA {spoken.ttfa_s * 1000:.0f} ms, {spoken.audio_s:.2f} s of audio "
+        f"in {spoken.wall_s:.2f} s",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _stdin_pieces() -> Iterator[str]:
+    """Standard input as it arrives, in pieces that end between characters."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    source: BinaryIO = sys.stdin.buffer
+    while block := os.read(source.fileno(), STDIN_BLOCK_BYTES):
+        if piece := decoder.decode(block):
+            yield piece
+    if rest := decoder.decode(b"", True):
+        yield rest
+
+
+def _voice_add(flags: argparse.Namespace) -> int:
+    from shoal.engine.voices import VoiceError, VoiceStore
+
+    store = VoiceStore(_voices_dir())
+    try:
+        audio = flags.file.read_bytes()
+        info = store.add(flags.name, [Reference(audio, flags.text)])
+    except OSError as error:
+        raise CommandError(f"{flags.file}: {error.strerror}") from error
+    except VoiceError as error:
+        raise CommandError(str(error)) from error
+    from shoal.engine.service import prepare_voice  # brings torch in
+
+    progress = Progress(sys.stderr)
+    try:
+        prepare_voice(_engine_config(flags), flags.name, progress)
+    except CheckpointError as error:
+        raise CommandError(str(error)) from error
+    progress.done()
+    print(f"{info.voice_id}: {info.seconds:.1f} s kept in {_voices_dir()}")
+    return 0
+
+
+def _voice_list(_flags: argparse.Namespace) -> int:
+    from shoal.engine.voices import VoiceStore
+
+    for info in VoiceStore(_voices_dir()).list():
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created_at))
+        print(f"{info.voice_id}\t{info.seconds:.1f} s\t{when}")
+    return 0
+
+
+def _voice_remove(flags: argparse.Namespace) -> int:
+    from shoal.engine.voices import VoiceError, VoiceStore
+
+    try:
+        VoiceStore(_voices_dir()).remove(flags.name)
+    except VoiceError as error:
+        raise CommandError(str(error)) from error
+    return 0
+
+
+def _doctor(flags: argparse.Namespace) -> int:
+    from .doctor import findings
+
+    broken = False
+    for finding in findings(flags.model, BUILTIN_VOICE):
+        mark = "ok  " if finding.ok else ("FAIL" if finding.required else "warn")
+        print(f"{mark} {finding.what}: {finding.detail}")
+        if finding.fix:
+            print(f"     {finding.fix}")
+        broken |= not finding.ok and finding.required
+    return 1 if broken else 0
