@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -222,7 +223,15 @@ def serve(
     # delaying the other.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     logs = LogThread(sys.stderr, config.log_level, config.log_json)
-    server = build_server(config, engine, on_ready)
+
+    def ready(address: str) -> None:
+        # The model's objects live as long as the process: keep them out of every collection.
+        gc.collect()
+        gc.freeze()
+        if on_ready is not None:
+            on_ready(address)
+
+    server = build_server(config, engine, ready)
     try:
         server.run()
     finally:

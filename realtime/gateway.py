@@ -7,7 +7,6 @@ Knows no routes and no HTTP server; ``app.py`` has those.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -99,9 +98,6 @@ class Gateway:
         except Exception as error:  # the edge of the engine's start
             self._engine_died(error)
             return
-        # The model's objects live as long as the process: keep them out of every collection.
-        gc.collect()
-        gc.freeze()
         self.ready = True
         seconds = time.monotonic() - started_s
         info = self.engine.info

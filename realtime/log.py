@@ -73,15 +73,24 @@ class _DroppingHandler(QueueHandler):
         return record  # same process: the listener formats, fields and traceback included
 
 
+class _PatientListener(QueueListener):
+    """Stopping may wait until a line was written, where logging a line may not."""
+
+    def enqueue_sentinel(self) -> None:
+        self.queue.put(None)
+
+
 class LogThread:
     """Owns the listener; ``stop`` writes what is queued and restores the loggers."""
 
-    def __init__(self, stream: TextIO, level: str, as_json: bool) -> None:
+    def __init__(
+        self, stream: TextIO, level: str, as_json: bool, max_queued: int = MAX_QUEUED
+    ) -> None:
         handler = logging.StreamHandler(stream)
         handler.setFormatter(Formatter(as_json))
-        lines: queue.Queue[logging.LogRecord] = queue.Queue(MAX_QUEUED)
+        lines: queue.Queue[logging.LogRecord | None] = queue.Queue(max_queued)
         self._handler = _DroppingHandler(lines)
-        self._listener = QueueListener(lines, handler)
+        self._listener = _PatientListener(lines, handler)
         self._loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn", "websockets")]
         for logger in self._loggers:
             logger.addHandler(self._handler)

@@ -1,0 +1,140 @@
+"""Events from other threads reach whoever registered their stream, and nobody after a forget."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from shoal.engine.api import Cancel, Event, Opened, Pcm, StreamId
+from shoal.engine.fake import FakeEngine
+from shoal.realtime.hub import Hub
+
+S, T = StreamId(1), StreamId(2)
+
+
+class CountingLoop:
+    """Counts what is scheduled, and runs it when told to."""
+
+    def __init__(self) -> None:
+        self.scheduled: list[object] = []
+        self.closed = False
+
+    def call_soon_threadsafe(self, callback: object) -> None:
+        if self.closed:
+            raise RuntimeError("Event loop is closed")
+        self.scheduled.append(callback)
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def run(self) -> None:
+        while self.scheduled:
+            self.scheduled.pop(0)()  # type: ignore[operator]
+
+
+class RecordingEngine(FakeEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: list[object] = []
+
+    def submit(self, command: object) -> None:
+        self.commands.append(command)
+
+
+def make() -> tuple[Hub, CountingLoop, list[BaseException]]:
+    loop, deaths = CountingLoop(), list[BaseException]()
+    return Hub(RecordingEngine(), loop, deaths.append), loop, deaths  # type: ignore[arg-type]
+
+
+def pcm(stream: StreamId, seq: int) -> Pcm:
+    return Pcm(stream, seq, b"\0\0")
+
+
+def test_a_batch_is_one_call_and_each_event_finds_its_stream() -> None:
+    hub, loop, _ = make()
+    got_s, got_t = list[Event](), list[Event]()
+    hub.register(S, got_s.append)
+    hub.register(T, got_t.append)
+    hub.deliver([pcm(S, 0), pcm(T, 0), pcm(S, 1)])
+    assert len(loop.scheduled) == 1 and got_s == []
+    loop.run()
+    assert got_s == [pcm(S, 0), pcm(S, 1)] and got_t == [pcm(T, 0)]
+
+
+def test_what_was_on_its_way_to_a_forgotten_stream_is_dropped() -> None:
+    hub, loop, _ = make()
+    got = list[Event]()
+    hub.register(S, got.append)
+    hub.deliver([pcm(S, 0)])
+    hub.forget(S)
+    loop.run()
+    assert got == [] and hub.streams == 0
+
+
+def test_a_stream_forgotten_within_a_batch_gets_no_more_of_it() -> None:
+    hub, loop, _ = make()
+    got = list[Event]()
+
+    def once(event: Event) -> None:
+        got.append(event)
+        hub.forget(S)
+
+    hub.register(S, once)
+    hub.deliver([pcm(S, 0), pcm(S, 1)])
+    loop.run()
+    assert got == [pcm(S, 0)]
+
+
+def test_ids_are_never_used_twice() -> None:
+    hub, _, _ = make()
+    ids = [hub.new_stream() for _ in range(1000)]
+    assert len(set(ids)) == 1000
+
+
+def test_commands_go_to_the_engine_as_they_are() -> None:
+    engine = RecordingEngine()
+    hub = Hub(engine, CountingLoop(), lambda _: None)  # type: ignore[arg-type]
+    hub.submit(Cancel(S))
+    assert engine.commands == [Cancel(S)]
+
+
+def test_a_dead_thread_is_told_on_the_loop() -> None:
+    hub, loop, deaths = make()
+    error = RuntimeError("dead")
+    hub.fatal(error)
+    assert deaths == []
+    loop.run()
+    assert deaths == [error]
+
+
+def test_a_loop_that_has_ended_takes_nothing_and_raises_nothing() -> None:
+    hub, loop, _ = make()
+    loop.closed = True
+    hub.deliver([Opened(S, 0.0, True)])
+
+
+async def test_many_threads_deliver_in_their_order() -> None:
+    got, complete = list[Event](), asyncio.Event()
+    hub = Hub(RecordingEngine(), asyncio.get_running_loop(), lambda _: None)
+
+    def take(event: Event) -> None:
+        got.append(event)
+        if len(got) == 800:
+            complete.set()
+
+    for stream in range(4):
+        hub.register(StreamId(stream), take)
+
+    def deliver(stream: int) -> None:
+        for seq in range(200):
+            hub.deliver([pcm(StreamId(stream), seq)])
+
+    threads = [threading.Thread(target=deliver, args=(stream,)) for stream in range(4)]
+    for thread in threads:
+        thread.start()
+    await asyncio.wait_for(complete.wait(), 10.0)
+    for thread in threads:
+        thread.join()
+    for stream in range(4):
+        mine = [event for event in got if event.stream == stream]
+        assert mine == [pcm(StreamId(stream), seq) for seq in range(200)]
