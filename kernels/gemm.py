@@ -21,7 +21,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .norm import NormedRows, load_squares, rms_factor
 from .quantise import Fp8Rows, Fp8Weight, dequantise_rows, dequantise_weight
-from .rounding import EMULATE, bf16, dot, launch_options, let_next_start, wait_for_previous
+from .rounding import (
+    EMULATE,
+    bf16,
+    dot,
+    launch_options,
+    let_next_start,
+    prefetch_lines,
+    wait_for_previous,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +57,7 @@ def prefetch_weight(W, columns, first, last, K, BLOCKS: tl.constexpr):
     """Ask L2 for the first blocks of a program's weight rows: a block of a row is a cache line."""
     if not EMULATE:
         block = tl.minimum(first + tl.arange(0, BLOCKS), last - 1)
-        at = W + columns[:, None].to(tl.int64) * K + block[None, :] * 128
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-            "=r,l",
-            [at],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+        prefetch_lines(W + columns[:, None].to(tl.int64) * K + block[None, :] * 128)
 
 
 @triton.jit

@@ -14,8 +14,10 @@ from .norm import NormedRows, load_squares, rms_factor
 from .rounding import (
     bf16,
     launch_options,
+    let_next_start,
     load_split_sum,
     on_bf16_grid,
+    wait_for_previous,
 )
 
 
@@ -65,7 +67,7 @@ def repeat_rows(x, TIMES: tl.constexpr, R: tl.constexpr, D: tl.constexpr):
     return tl.reshape(tl.broadcast_to(x[:, None, :], [R, TIMES, D]), [R * TIMES, D])
 
 
-@triton.jit(do_not_specialize=["M", "start", "sq_stride"])
+@triton.jit(do_not_specialize=["M", "start", "sq_stride", "table_stride"])
 def store_heads_kernel(
     QKV,
     SQ,
@@ -74,7 +76,10 @@ def store_heads_kernel(
     KN,
     COS,
     SIN,
-    TABLE,
+    TABLES,
+    table_stride,
+    SLOTS,
+    POSITIONS,
     KEYS,
     VALUES,
     OUT,
@@ -91,15 +96,30 @@ def store_heads_kernel(
     GQ2: tl.constexpr,
     D: tl.constexpr,
     PAGE: tl.constexpr,
+    DECODE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    """grid (M, HKV): one token's queries of a kv head to OUT, its key and value to their page."""
+    """grid (M, HKV): one token's queries of a kv head to OUT, its key and value to their page.
+
+    DECODE: each row has its own position and table; else rows are successive tokens of one context.
+    """
     m = tl.program_id(0)
     h = tl.program_id(1)
     GQ: tl.constexpr = HQ // HKV
-    heads = h * GQ + tl.arange(0, GQ2)
-    live = tl.arange(0, GQ2) < GQ
+    g = tl.arange(0, GQ2)
+    heads = h * GQ + g
+    live = g < GQ
     one = tl.arange(0, 1)
+    d = tl.arange(0, D)
     position = start + m
+    table = TABLES
+    if DECODE:
+        position = tl.load(POSITIONS + m)
+        table += tl.load(SLOTS + m).to(tl.int64) * table_stride
+    page = tl.load(table + position // PAGE).to(tl.int64)
+    cos, sin = load_turn(COS, SIN, position + one, D)
+    wait_for_previous(PDL)
+    let_next_start(PDL)
     stride = tl.cast(M, tl.int64) * ((HQ + 2 * HKV) * D)
     row = tl.cast(m, tl.int64) * ((HQ + 2 * HKV) * D)
     q = load_heads(QKV, row + heads * D, live, stride, D, SPLITS)
@@ -108,20 +128,16 @@ def store_heads_kernel(
     factor = row_factor(SQ, sq_stride, m, K, eps, NORMED, G)[:, None]
     q = on_bf16_grid(q * factor)
     k = on_bf16_grid(k * factor)
-    v = on_bf16_grid(v * factor)
     if QK_NORM:
         q = norm_heads(q, QN, eps, D)
         k = norm_heads(k, KN, eps, D)
-    cos, sin = load_turn(COS, SIN, position + one, D)
     q = rotate_heads(q, cos, sin, GQ2, D)
     k = rotate_heads(k, cos, sin, 1, D)
-    d = tl.arange(0, D)
     out = tl.cast(m, tl.int64) * (HQ * D) + heads[:, None] * D + d[None, :]
     tl.store(OUT + out, bf16(q), mask=live[:, None])
-    page = tl.load(TABLE + position // PAGE).to(tl.int64)
     at = ((page * HKV + h) * PAGE + position % PAGE) * D + one[:, None] * D + d[None, :]
     tl.store(KEYS + at, bf16(k))
-    tl.store(VALUES + at, bf16(v))
+    tl.store(VALUES + at, bf16(v * factor))
 
 
 def store_heads(
@@ -135,19 +151,25 @@ def store_heads(
     values: torch.Tensor,
     queries: torch.Tensor,
     eps: float,
+    *,
+    rows: tuple[torch.Tensor, torch.Tensor] | None = None,
+    pdl: bool = False,
 ) -> None:
-    """Prefill's step between projection and attention, for M tokens at ``start`` onwards.
+    """The step between projection and attention, for M tokens.
 
     ``qkv`` [S, M, (HQ + 2 HKV) D] fp32 partials or bf16 (S 1); ``normed``: the rows it came from,
-    when their rms factor is still to be applied. ``qk_weights``: bf16 [D] each, or None. ``table``
-    int32 [pages of this context]. ``keys``/``values`` bf16 [pages, HKV, page, D] are written;
-    ``queries`` bf16 [M, HQ, D] is the output.
+    when their rms factor is still to be applied. ``qk_weights``: bf16 [D] each, or None.
+    ``keys``/``values`` bf16 [pages, HKV, page, D] are written; ``queries`` bf16 [M, HQ, D] is the
+    output. Prefill: tokens ``start`` onwards of the context whose pages ``table`` int32 [pages]
+    names. Decode: ``rows`` is (slots, positions), int32 [M] each, and ``table`` int32
+    [slots, pages].
     """
     m, hq, d = queries.shape
     hkv = keys.shape[1]
     qn, kn = qk_weights if qk_weights is not None else (rope[0], rope[0])
     squares = qkv if normed is None else normed.squares
-    depth = d if normed is None else normed.rows.values.shape[1]
+    depth = 128 if normed is None else normed.rows.values.shape[1]
+    slots, positions = rows if rows is not None else (table, table)
     store_heads_kernel[(m, hkv)](
         qkv,
         squares,
@@ -157,6 +179,9 @@ def store_heads(
         rope[0],
         rope[1],
         table,
+        table.stride(0),
+        slots,
+        positions,
         keys,
         values,
         queries,
@@ -166,14 +191,16 @@ def store_heads(
         eps,
         SPLITS=qkv.shape[0],
         NORMED=normed is not None,
-        G=triton.next_power_of_2(max(1, depth // 128)),
+        G=triton.next_power_of_2(depth // 128),
         QK_NORM=qk_weights is not None,
         HQ=hq,
         HKV=hkv,
         GQ2=triton.next_power_of_2(hq // hkv),
         D=d,
         PAGE=keys.shape[2],
-        **launch_options(warps=2),
+        DECODE=rows is not None,
+        PDL=pdl,
+        **launch_options(warps=2, pdl=pdl),
     )
 
 

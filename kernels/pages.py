@@ -12,9 +12,15 @@ import torch
 import triton
 import triton.language as tl
 
-from .rounding import bf16, dot, quantise_rows
+from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows
 
 LOG2_E = 1.4426950408889634
+SPLITS = 8
+"""Most stretches of a context, and of a prefix."""
+SPLIT_TOKENS = 256
+"""A context is cut into more stretches only from this length on."""
+STAGES = 3
+WARPS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +34,51 @@ class Heads:
     rope: tuple[torch.Tensor, torch.Tensor]
     query_weight: torch.Tensor | None = None
     key_weight: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workspace:
+    """Scratch of decode attention for up to ``rows`` rows, shared by all layers.
+
+    ``queries`` bf16 [rows, heads, D]; ``outputs`` fp32 [rows, heads, 2 SPLITS, D], ``sums`` fp32
+    [rows, heads, 2 SPLITS, 2] (maximum, denominator); ``arrived`` int32 [rows, kv heads], zero
+    between launches.
+    """
+
+    queries: torch.Tensor
+    outputs: torch.Tensor
+    sums: torch.Tensor
+    arrived: torch.Tensor
+
+    @staticmethod
+    def empty(rows: int, heads: Heads, device: torch.device | str) -> Workspace:
+        wide = (rows, heads.queries, 2 * SPLITS)
+        return Workspace(
+            torch.zeros(rows, heads.queries, heads.dim, dtype=torch.bfloat16, device=device),
+            torch.zeros(*wide, heads.dim, device=device),
+            torch.zeros(*wide, 2, device=device),
+            torch.zeros(rows, heads.keys, dtype=torch.int32, device=device),
+        )
+
+
+@triton.jit
+def stretches(blocks, BT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, SPLITS: tl.constexpr):
+    """How many stretches ``blocks`` blocks of BT tokens are cut into."""
+    return tl.minimum(tl.cdiv(blocks * BT, SPLIT_TOKENS), SPLITS)
+
+
+@triton.jit
+def prefetch_block(
+    KEYS, VALUES, TABLE, h, block, HKV: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
+    BT: tl.constexpr,
+):  # fmt: skip
+    """Ask L2 for a block's keys and values, which lie together for each head."""
+    if not EMULATE:
+        page = tl.load(TABLE + block * BT // PAGE).to(tl.int64)
+        base = ((page * HKV + h) * PAGE + block * BT % PAGE) * D
+        line = base + tl.arange(0, BT * D // 64) * 64
+        prefetch_lines(KEYS + line)
+        prefetch_lines(VALUES + line)
 
 
 @triton.jit
@@ -51,8 +102,9 @@ def attend(
 ):
     """Fold blocks [first, last) of a context of ``end`` tokens into a softmax's running sums.
 
-    top, total fp32 [R], acc fp32 [D, R]; q bf16 [R, D]. Tokens, and then head dims, are the long side of the products, so that keys and
-    values go to the matrix unit as they lie. ``scale`` includes log2(e): sums are of powers of two.
+    top, total fp32 [R], acc fp32 [D, R]; q bf16 [R, D]. Tokens, and then head dims, are the long
+    side of the products, so that keys and values go to the matrix unit as they lie. ``scale``
+    includes log2(e): sums are of powers of two.
     """
     t = tl.arange(0, BT)
     inside = t[:, None] * D + tl.arange(0, D)[None, :]

@@ -115,6 +115,19 @@ def let_next_start(PDL: tl.constexpr):
         tl.extra.cuda.gdc_launch_dependents()
 
 
+@triton.jit
+def prefetch_lines(ptrs):
+    """Ask the L2 cache for the 128-byte lines at ``ptrs``. Nothing waits for it; a GPU's alone."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        "=r,l",
+        [ptrs],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
 def launch_options(*, warps: int, stages: int = 2, pdl: bool = False) -> dict[str, int | bool]:
     """Compiler options of a launch; the interpreter takes none of them.
 

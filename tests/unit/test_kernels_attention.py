@@ -11,13 +11,12 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
-from shoal.kernels.attention import Workspace, decode_attention
-from shoal.kernels.cascade import prefix_attention
+from shoal.kernels.attention import decode_attention
 from shoal.kernels.extend import extend_attention
 from shoal.kernels.fast_attention import fast_attention
 from shoal.kernels.heads import heads_reference, rope_tables, store_heads
 from shoal.kernels.norm import NormedRows
-from shoal.kernels.pages import Heads, attention_reference, gather_pages
+from shoal.kernels.pages import Heads, Workspace, attention_reference, gather_pages
 from shoal.kernels.quantise import Fp8Rows, dequantise_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -85,10 +84,15 @@ class Step:
         work.outputs.fill_(float("nan"))
         work.sums.fill_(float("nan"))
         where = (self.keys, self.values, self.tables, self.slots, self.positions)
-        if prefix is not None and groups is not None:
-            prefix_attention(self.qkv, self.normed, self.heads, *where, prefix, groups, work)
         decode_attention(
-            self.qkv, self.normed, self.heads, *where, work, out if quant else rows, prefix=prefix
+            self.qkv,
+            self.normed,
+            self.heads,
+            *where,
+            work,
+            out if quant else rows,
+            prefix=prefix,
+            groups=groups,
         )
         assert not work.arrived.any()
         return out if quant else Fp8Rows(rows, torch.empty(0))

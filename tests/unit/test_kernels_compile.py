@@ -116,6 +116,7 @@ def compile_cases(architecture: int, wanted: str = "") -> Iterator[Compiled]:
 
 
 def cases(architecture: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    yield from mx_cases(native=architecture == BLACKWELL)
     if architecture == HOPPER:
         yield from gemm_cases()
         yield from attention_cases()
@@ -194,13 +195,12 @@ def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
 def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     import torch
 
-    from shoal.kernels.attention import Workspace, decode_attention
-    from shoal.kernels.cascade import prefix_attention
+    from shoal.kernels.attention import decode_attention
     from shoal.kernels.extend import extend_attention
     from shoal.kernels.fast_attention import fast_attention
     from shoal.kernels.heads import rope_tables, store_heads
     from shoal.kernels.norm import NormedRows
-    from shoal.kernels.pages import Heads
+    from shoal.kernels.pages import Heads, Workspace
     from shoal.kernels.quantise import Fp8Rows
 
     m = 16
@@ -218,10 +218,9 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "decode", lambda: decode_attention(qkv, rows, heads, *where, work, out)
     yield (
         "cascade",
-        lambda: (
-            prefix_attention(qkv, rows, heads, *where, number, table, work),
-            decode_attention(qkv, rows, heads, *where, work, out, prefix=number),
-        )[0],
+        lambda: decode_attention(
+            qkv, rows, heads, *where, work, out, prefix=number, groups=table, pdl=True
+        ),
     )
     yield "extend", lambda: extend_attention(queries, heads, pages, pages, table, 64, out)
     yield (
@@ -272,6 +271,41 @@ def sampler_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     window = torch.zeros(m, 10, 11, dtype=torch.int32)
     yield "window", lambda: prev_tokens_shift_inplace(window, columns)
+
+
+def mx_cases(native: bool) -> Iterator[tuple[str, Callable[[], None]]]:
+    import torch
+
+    from shoal.kernels.mx_attention import MxCache, decode_mx, extend_mx, prefill_mx, store_mx
+    from shoal.kernels.mxfp8 import Mx, gemm_mx, quantise_mx, swiglu_mx
+    from shoal.kernels.pages import Heads, Workspace
+
+    def mx(*shape: int) -> Mx:
+        return Mx.empty(*shape, device="cpu")
+
+    weight = mx(2560, 2560)
+    for m in (1, 64, 128):
+        out = torch.empty(m, 2560, dtype=torch.bfloat16)
+        yield f"mx-gemm-{m}", lambda x=mx(m, 2560), o=out: gemm_mx(x, weight, o, native=native)
+    rows = torch.empty(16, 5120, dtype=torch.bfloat16)
+    yield "mx-quantise", lambda: quantise_mx(rows, mx(16, 5120))
+    yield "mx-swiglu", lambda: swiglu_mx(rows, mx(16, 2560))
+    queries, out = mx(64, 32, 128), torch.empty(64, 32, 128, dtype=torch.bfloat16)
+    cache = MxCache(mx(8, 8, 64, 128), mx(8, 8, 64, 128))
+    number = torch.zeros(64, dtype=torch.int32)
+    table = torch.zeros(64, 16, dtype=torch.int32)
+    work = Workspace.empty(64, Heads(32, 8, 128, 1e-6, (out, out)), "cpu")
+    head = torch.empty(64, 8, 128, dtype=torch.bfloat16)
+    yield "mx-store", lambda: store_mx(head, cache.keys, table, rows=(number, number))
+    yield (
+        "mx-prefill",
+        lambda: prefill_mx(queries, mx(8, 512, 128), mx(8, 512, 128), out, native=native),
+    )
+    yield "mx-extend", lambda: extend_mx(queries, cache, number, 64, out, native=native)
+    yield (
+        "mx-decode",
+        lambda: decode_mx(queries, cache, table, number, number, work, out, native=native),
+    )
 
 
 if __name__ == "__main__":
