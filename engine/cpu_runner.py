@@ -86,7 +86,7 @@ class CpuRunner:
         ]
         self._prefill = compile_module(model)
         self._state = DecodeState(
-            compile_module(DecodeStep(model)),
+            compile_module(DecodeStep(model, slots)),
             self._pools,
             slots=slots,
             width=1 + config.codebooks,

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.engine.runner import Join, StepPlan, StepResult
-
+from ..runner import Join, StepPlan, StepResult
 from .philox import seed_words
 from .sampling import MIN_TEMPERATURE, NARROW_TOP_K
 

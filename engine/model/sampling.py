@@ -5,7 +5,7 @@ before the temperature, and the candidate that crosses ``top_p`` is dropped. A d
 the survivor with the largest log p / T - log e wins, e a unit exponential per candidate
 (:mod:`.philox`), which equals a multinomial draw.
 
-``topk_race`` and ``slow_token`` are written in the subset of Python that TorchScript compiles.
+All but ``prev_tokens_shift_inplace`` is written in the subset of Python that TorchScript compiles.
 """
 
 from __future__ import annotations
@@ -136,6 +136,9 @@ def prev_tokens_shift_inplace(prev: Tensor, next: Tensor) -> None:
         raise ValueError(f"prev {list(prev.shape)} and next {list(next.shape)} do not match")
     if prev.device != next.device:
         raise ValueError(f"prev is on {prev.device}, next on {next.device}")
-    if prev.size(1) > 1:
-        prev[:, :-1].copy_(prev[:, 1:].clone())
-    prev[:, -1].copy_(next)
+    shift_window(prev, next)
+
+
+def shift_window(prev: Tensor, next: Tensor) -> None:
+    """:func:`prev_tokens_shift_inplace` without its checks, for compiled code."""
+    prev.copy_(torch.cat([prev[:, 1:], next.unsqueeze(1)], 1))
