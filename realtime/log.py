@@ -76,8 +76,14 @@ class _DroppingHandler(QueueHandler):
 class _PatientListener(QueueListener):
     """Stopping may wait until a line was written, where logging a line may not."""
 
+    def __init__(
+        self, lines: queue.Queue[logging.LogRecord | None], handler: logging.Handler
+    ) -> None:
+        super().__init__(lines, handler)
+        self._lines = lines
+
     def enqueue_sentinel(self) -> None:
-        self.queue.put(None)
+        self._lines.put(None)
 
 
 class LogThread:
