@@ -1,0 +1,127 @@
+"""A turn's audio in order and its times as they are counted."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shoal.engine.api import EngineStats, Pcm, StreamId, Timing
+from shoal.engine.fake import tone
+from shoal.proto.messages import TtsRequest
+from shoal.realtime.encode import Chunk, EncodePool
+from shoal.realtime.metrics import Metrics
+from shoal.realtime.turn import Turn
+
+RATE = 24_000
+SPEECH = tone("a" * 20, "", 0, RATE, 1200)
+
+
+class Bench:
+    """A turn without a connection; what a lane gives back waits until ``run_until``."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics(EngineStats, 1)
+        self.chunks: list[Chunk] = []
+        self.failures: list[Exception] = []
+        self._callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.pool = EncodePool(1, self._callbacks.put)
+
+    def turn(self, **fields: object) -> Turn:
+        request = TtsRequest(**{"format": "pcm", "sample_rate": RATE, **fields})  # type: ignore[arg-type]
+        return Turn(
+            StreamId(1),
+            request,
+            RATE,
+            self.pool,
+            self.metrics,
+            100.0,
+            self.chunks.extend,
+            self.failures.append,
+        )
+
+    def run_until(self, true: Callable[[], bool]) -> None:
+        while not true():
+            self._callbacks.get(timeout=5)()
+
+    def value(self, name: str, **labels: str) -> float:
+        for family in text_string_to_metric_families(self.metrics.page().decode()):
+            for sample in family.samples:
+                if sample.name == name and sample.labels == labels:
+                    return sample.value
+        raise KeyError(name)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.pool.stop()
+
+
+def test_pcm_comes_at_once_and_a_step_behind_it_too(bench: Bench) -> None:
+    turn = bench.turn()
+    turn.encode(SPEECH)
+    turn.finish()
+    assert b"".join(chunk.payload for chunk in bench.chunks) == SPEECH
+    steps: list[int] = []
+    turn.in_order(lambda: steps.append(len(bench.chunks)))
+    assert steps == [len(bench.chunks)]
+
+
+def test_a_step_waits_for_what_a_lane_is_still_at(bench: Bench) -> None:
+    turn = bench.turn(format="opus", sample_rate=48_000)
+    turn.encode(SPEECH)
+    turn.finish()
+    seen: list[int] = []
+    turn.in_order(lambda: seen.append(len(bench.chunks)))
+    assert seen == [] and bench.chunks == []
+    bench.run_until(lambda: bool(seen))
+    assert seen == [2]  # the audio and its end came before
+
+
+def test_nothing_comes_out_of_a_dropped_turn(bench: Bench) -> None:
+    turn = bench.turn(format="opus", sample_rate=48_000)
+    turn.encode(SPEECH)
+    turn.dropped = True
+    over: list[int] = []
+    turn.in_order(lambda: over.append(1))
+    bench.run_until(lambda: bool(over))
+    assert bench.chunks == []
+
+
+def test_an_encoder_that_fails_on_a_lane_is_told(bench: Bench) -> None:
+    turn = bench.turn(format="opus", sample_rate=48_000)
+    turn.encode(SPEECH + b"x")  # half a sample
+    bench.run_until(lambda: bool(bench.failures))
+    assert isinstance(bench.failures[0], ValueError)
+
+
+def test_time_to_first_audio_counts_from_the_first_text_that_is_not_blank(bench: Bench) -> None:
+    turn = bench.turn()
+    turn.got_text(" ", 100.1)
+    turn.got_text("Hi", 100.2)
+    turn.got_text(" there", 100.3)
+    turn.got_audio(Pcm(StreamId(1), 0, b"", Timing(0.01, 0.02, 0.03, 0.04)), 100.31)
+    turn.sent_audio(0.1, 100.35)
+    turn.sent_audio(0.1, 100.36)
+    assert turn.ttfa_s == pytest.approx(0.15) and turn.text_chars == 9
+    assert bench.value("shoal_ttfa_seconds_count") == 1
+    assert bench.value("shoal_ttfa_seconds_sum") == pytest.approx(0.15)
+
+
+def test_the_lead_is_what_the_client_has_left_when_the_next_chunk_goes_out(bench: Bench) -> None:
+    def with_at_most(seconds: str) -> float:
+        return bench.value("shoal_playout_lead_seconds_bucket", le=seconds)
+
+    turn = bench.turn()
+    turn.sent_audio(0.5, 100.0)
+    turn.sent_audio(0.5, 100.15)  # 0.35 s left
+    assert (with_at_most("0.2"), with_at_most("0.5")) == (0, 1)
+    turn.sent_audio(0.5, 101.1)  # ran dry 0.1 s ago
+    assert (with_at_most("-0.05"), with_at_most("0.5")) == (1, 2)
+    turn.sent_audio(0.5, 101.2)  # and counts afresh from there: 0.4 s left
+    assert (with_at_most("0.2"), with_at_most("0.5")) == (1, 3)
+    assert turn.sent_audio_s == pytest.approx(2.0)
