@@ -43,6 +43,12 @@ def default_rate(audio_format: AudioFormat) -> int:
     return 48_000 if audio_format == "opus" else 44_100
 
 
+def is_voice_id(text: str) -> bool:
+    """Whether a voice could have this id: it may become a file's name, and no path."""
+    plain = text.isprintable() and not set(text) & set("/\\") and not text.startswith(".")
+    return plain and 0 < len(text) <= MAX_ID_CHARS
+
+
 def parse_request(fields: Mapping[str, object]) -> TtsRequest:
     """Check and complete the fields of a request.
 
@@ -199,7 +205,7 @@ def _reference_id(fields: Mapping[str, object]) -> str | None:
         return None
     if not isinstance(value, str):
         _bad("reference_id must be a string")
-    if len(value) > MAX_ID_CHARS:
+    if not is_voice_id(value):
         _bad("Reference not found")
     return value
 

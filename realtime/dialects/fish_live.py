@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket
 from shoal.proto.codec import decode_client, encode_server
 from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import ClientMessage, ServerMessage
+from shoal.proto.request import is_voice_id
 
 NAME: Final = "fish_live"
 PATH: Final = "/v1/tts/live"
@@ -31,4 +32,5 @@ def encode(message: ServerMessage, time_ms: int | None) -> bytes:
 
 def reference_id(websocket: WebSocket) -> str | None:
     """The voice that the handshake names, to be prefilled before the first start."""
-    return websocket.query_params.get("reference_id") or None
+    named = websocket.query_params.get("reference_id", "")
+    return named if is_voice_id(named) else None

@@ -172,6 +172,18 @@ def test_absurd_numbers_are_clamped_and_never_refused() -> None:
     assert (nothing.temperature, nothing.seed, nothing.max_new_tokens) == (None, None, 1 << 20)
 
 
+@pytest.mark.parametrize("voice", ["../etc/passwd", "a/b", "a\\b", ".", "..", "a\0b", "x" * 257])
+def test_an_id_that_could_be_a_path_is_no_voice(voice: str) -> None:
+    assert refusal(reference_id=voice) == "Reference not found"
+
+
+@pytest.mark.parametrize(
+    "voice", ["alice", "933563129e564b19a115bedd57b7406a", "Zo\u00eb 2", "a.b"]
+)
+def test_an_id_is_any_plain_name(voice: str) -> None:
+    assert parse_request({"reference_id": voice}).reference_id == voice
+
+
 def test_references_come_as_bytes_and_as_base64() -> None:
     encoded = base64.b64encode(b"RIFF").decode()
     request = parse_request(
