@@ -130,7 +130,8 @@ _SCALARS = (
 _VALUES = st.recursive(
     _SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(), inner)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=8) | st.integers(-(2**63), 2**64 - 1), inner)
     ),
     max_leaves=6,
 )
