@@ -7,7 +7,8 @@ streams, text or scheduling.
 
 A row's codes are the same bits alone and among any neighbours: every operation is row by row or
 sequence by sequence, except matrix products, whose rows are the same bits for any number of rows
-from two on (checked in ``warm_up``; where that fails, all slots are computed in every step).
+from two on (checked in ``warm_up``; where that fails, all slots are computed in every step). Nor do
+they depend on how a prompt was cut into prefill chunks.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ from .runner import (
 )
 from .tokenizer import load_tokenizer
 
-PREFILL_ROWS = 32
-"""Prompt positions computed in one go, cut where the absolute position is a multiple of it."""
+PREFILL_ROWS = 16
+"""Prompt positions computed in one go. Always this many, beginning at a multiple of it: so a
+position's keys and values are the same bits however the prompt was cut into chunks."""
 STEPS_IN_FLIGHT = 2
 PCM_BATCH_FRAMES = (1, 2, 4, 8, 16)
 
@@ -62,7 +64,9 @@ class CpuRunner:
         pages: int,
         page_tokens: int = 64,
     ) -> None:
-        """Starts the worker thread; :meth:`close` ends it."""
+        """Starts the worker thread; :meth:`close` ends it. ``page_tokens``: a multiple of 16."""
+        if page_tokens % PREFILL_ROWS:
+            raise ValueError(f"page_tokens must be a multiple of {PREFILL_ROWS}")
         self._model = model
         self._codec = codec
         self._decoder = StreamDecoder(codec, slots)
@@ -79,7 +83,7 @@ class CpuRunner:
         )
         stack = config.slow
         self._group = stack.heads // stack.kv_heads
-        # One page more than is handed out, for warm-up to write on.
+        # One page more than is handed out: rows that belong to nobody are written there.
         self._pools = [
             torch.zeros(2 * stack.kv_heads, (pages + 1) * page_tokens, stack.head_dim)
             for _ in range(stack.layers)
@@ -158,6 +162,7 @@ class CpuRunner:
             raise ValueError(f"step {step} collected, {self._collected} of {self._launched} next")
         result = self._results.get()
         if isinstance(result, BaseException):
+            self._results.put(result)  # the worker is gone: whoever asks again must not wait
             raise result
         self._collected += 1
         return result
@@ -188,25 +193,34 @@ class CpuRunner:
             while begin < end:
                 stop = min(end, (begin // PREFILL_ROWS + 1) * PREFILL_ROWS)
                 rows = columns[begin - chunk.position : stop - chunk.position]
-                self._prefill_rows(rows, begin, table[: (stop - 1) // size + 1])
+                self._prefill_block(rows, begin, table[: begin // size + 1])
                 begin = stop
 
-    def _prefill_rows(self, columns: Tensor, begin: int, table: Tensor) -> None:
-        count, size = len(columns), self._spec.page_tokens
-        positions = torch.arange(begin, begin + count)
-        places = table[positions // size] * size + positions % size
-        x = self._prefill.embed(columns)
-        if count == 1:  # products of one row may have other bits
-            x = torch.cat([x, x])
-            positions = positions.expand(2)
-        length = begin + count
-        mask = torch.zeros(count, 1, length)
-        mask.masked_fill_(
-            torch.arange(length) > torch.arange(begin, length).view(-1, 1, 1), -np.inf
-        )
-        mask = mask.expand(count, self._group, length).reshape(-1, length)
+    def _prefill_block(self, columns: Tensor, begin: int, table: Tensor) -> None:
+        """``columns`` at ``begin`` .., all in one block of ``PREFILL_ROWS`` positions.
+
+        The block's other rows are computed from nothing and land on the spare page. What lies in
+        the block's positions after the last column is masked, so it need only be finite.
+        """
+        size, first = self._spec.page_tokens, begin // PREFILL_ROWS * PREFILL_ROWS
+        length = first + PREFILL_ROWS
+        before, after = begin - first, length - begin - len(columns)
+        positions = torch.arange(first, length)
+        places = table[-1] * size + positions % size
+        spare = self._spec.pages * size + torch.arange(PREFILL_ROWS)
+        live = (positions >= begin) & (positions < begin + len(columns))
+        mask = torch.zeros(PREFILL_ROWS, 1, length)
+        mask.masked_fill_(torch.arange(length) > positions.view(-1, 1, 1), -np.inf)
         self._prefill.slow_stack(
-            x, positions, self._pools, size, places, [table], [length], [count], mask
+            torch.nn.functional.pad(self._prefill.embed(columns), [0, 0, before, after]),
+            positions.clamp(max=self._spec.max_positions - 1),
+            self._pools,
+            size,
+            torch.where(live, places, spare),
+            [table],
+            [length],
+            [PREFILL_ROWS],
+            mask.expand(PREFILL_ROWS, self._group, length).reshape(-1, length),
         )
 
     def _copy_page(self, source: int, target: int) -> None:
@@ -233,17 +247,17 @@ class CpuRunner:
 
     def warm_up(self) -> None:
         """Compile for every number of rows, and check what the rows' independence rests on."""
-        slots, trash = self._spec.max_slots, self._spec.pages
+        slots, spare = self._spec.max_slots, self._spec.pages
         sampling = SlotSampling(temperature=0.7, top_p=0.9, top_k=30, seed=0)
         column = np.zeros(1 + self._spec.codebooks, np.int32)
         with torch.inference_mode():
             self._state.rows_vary = rows_are_independent(self._model, max(slots, 2))
             for _ in range(2):
-                for rows in (1, 2, PREFILL_ROWS):
-                    page = torch.tensor([trash])
-                    self._prefill_rows(torch.zeros(rows, len(column), dtype=torch.int32), 0, page)
+                for rows in (1, PREFILL_ROWS):
+                    columns = torch.zeros(rows, len(column), dtype=torch.int32)
+                    self._prefill_block(columns, 0, torch.tensor([spare]))
                 for rows in range(1, slots + 1):
-                    joins = tuple(Join(s, 0, 0, 0, column, (trash,), sampling) for s in range(rows))
+                    joins = tuple(Join(s, 0, 0, 0, column, (spare,), sampling) for s in range(rows))
                     self._state.run(StepPlan(step=0, slots=tuple(range(rows)), joins=joins))
 
         for frames in PCM_BATCH_FRAMES:

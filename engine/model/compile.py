@@ -11,7 +11,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from .dual_ar import DualAR, linear
+from .dual_ar import TENSORS_PER_LAYER, DualAR, linear
 
 
 def packs_linear() -> bool:
@@ -38,7 +38,8 @@ def rows_are_independent(model: DualAR, rows: int) -> bool:
     """Whether every matrix product of ``model`` gives a row the same bits at each place of each
     batch of 2 to ``rows`` rows on this machine."""
     generator = torch.Generator().manual_seed(0)
-    weights = [*model.slow.layers[:7], *model.fast.layers[:7], model.head, model.fast_output]
+    n = TENSORS_PER_LAYER
+    weights = [*model.slow.layers[:n], *model.fast.layers[:n], model.head, model.fast_output]
     if model.projects_fast_input:
         weights.append(model.fast_project)
     return all(

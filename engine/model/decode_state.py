@@ -18,6 +18,9 @@ from ..runner import Join, StepPlan, StepResult
 from .philox import seed_words
 from .sampling import MIN_TEMPERATURE, NARROW_TOP_K
 
+MAX_TOP_K = 2**31 - 1
+"""Above any vocabulary, and still a tensor's number."""
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -84,7 +87,7 @@ class DecodeState:
             raise ValueError(f"join of slot {join.slot}: column has {len(column)} entries")
         sampling, pages = join.sampling, list(join.table)
         # One rank left to choose from is the arg max, whatever the noise says.
-        top_k = 1 if sampling.temperature <= 0.0 else sampling.top_k
+        top_k = 1 if sampling.temperature <= 0.0 else min(sampling.top_k, MAX_TOP_K)
         self._slots[join.slot] = _Slot(
             generation=join.generation,
             position=join.position,

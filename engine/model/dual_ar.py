@@ -2,8 +2,8 @@
 
 Owns the arithmetic of both transformers and the weights in the form it wants them (projections
 fused, head cut to the candidates). Knows nothing of slots, sampling parameters or threads. A
-row's result does not depend on which other rows are computed beside it: linear layers run with
-as many rows as :attr:`DualAR.min_rows` says, and attention runs sequence by sequence.
+row's result does not depend on the rows beside it as far as that of a matrix product does not:
+attention runs sequence by sequence, all else row by row.
 
 Written in the subset of Python that TorchScript compiles, because one compiled call per step
 does not hold the interpreter's lock while it computes; it runs just as well uncompiled.
@@ -60,6 +60,7 @@ class Stack(nn.Module):
         empty), wo, ffn norm, w1 over w3, w2."""
         super().__init__()
         self.count = config.layers
+        self.per_layer = TENSORS_PER_LAYER
         self.heads = config.heads
         self.kv_heads = config.kv_heads
         self.head_dim = config.head_dim
@@ -71,7 +72,7 @@ class Stack(nn.Module):
 
     def project(self, x: Tensor, layer: int, turns: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [N, heads, head_dim], and keys over values [N, 2 * kv_heads, head_dim]."""
-        at = layer * 7
+        at = layer * self.per_layer
         fused = linear(rms_norm(x, self.layers[at], self.eps), self.layers[at + 1])
         fused = fused.view(x.size(0), self.heads + 2 * self.kv_heads, self.head_dim)
         rotated = fused[:, : self.heads + self.kv_heads]
@@ -85,7 +86,7 @@ class Stack(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor, layer: int) -> Tensor:
         """Residual [N, dim] after attention's output [N, heads * head_dim] and the FFN."""
-        at = layer * 7
+        at = layer * self.per_layer
         x = x + linear(attended, self.layers[at + 3])
         hidden = linear(rms_norm(x, self.layers[at + 4], self.eps), self.layers[at + 5])
         gated = F.silu(hidden[:, : self.ffn_dim]).mul_(hidden[:, self.ffn_dim :])

@@ -66,13 +66,14 @@ def race(
     top_k: Tensor,
     log_exponential: Tensor,
     wide: bool,
+    narrow: int = NARROW_TOP_K,
 ) -> Tensor:
     """:func:`topk_race` where each row's own ``top_k`` decides how many ranks it looks at.
 
     ``wide`` says that some row's ``top_k`` is above ``NARROW_TOP_K``. A row's draw does not
     depend on it, nor on other rows.
     """
-    narrow_ranks = min(32, logits.size(1))
+    narrow_ranks = min(narrow, logits.size(1))
     drawn = topk_race(logits, inverse_temperature, top_p, top_k, log_exponential, narrow_ranks)
     if wide:
         all_ranks = topk_race(
@@ -91,6 +92,8 @@ def slow_candidate(
     window: Tensor,
     semantic_begin: int,
     wide: bool,
+    retry_temperature: float = RETRY_TEMPERATURE,
+    retry_top_p: float = RETRY_TOP_P,
 ) -> Tensor:
     """Repetition-aware draw of the slow token's candidate, int64 [B].
 
@@ -101,8 +104,8 @@ def slow_candidate(
     first = race(logits, inverse_temperature, top_p, top_k, log_exponential[:, 0], wide)
     second = race(
         logits,
-        torch.ones_like(inverse_temperature),
-        torch.full_like(top_p, 0.9),
+        torch.full_like(inverse_temperature, 1.0 / retry_temperature),
+        torch.full_like(top_p, retry_top_p),
         top_k,
         log_exponential[:, 1],
         wide,
