@@ -69,6 +69,7 @@ def job_of(args: argparse.Namespace) -> Job:
         rules=Rules(
             requested_rate=options.rate,
             prebuffers_s=tuple(sorted(prebuffers | {slo.prebuffer_s})),
+            resume_s=slo.ttfa_s,
             text_s_per_char=1.0 / args.chars_per_s,
         ),
         slo=slo,

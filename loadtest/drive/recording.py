@@ -115,6 +115,7 @@ class Recording:
             declared_audio_s=unpacked.declared_s if declared_s is None else declared_s,
             arrivals=tuple(self._arrivals),
             sound=meter.result(unpacked.leftover_bytes, unpacked.repeated_headers),
+            sentences=plan.sentences,
             stages=self._stages,
         )
 

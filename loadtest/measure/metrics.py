@@ -10,7 +10,9 @@ The definitions, as the report states them:
 - Audible TTFA: the first sample above -50 dBFS leaves the loudspeaker of a player without
   prebuffer, so leading silence counts.
 - Playable: the earliest start after which that player never runs dry.
-- Lead: audio in hand just before a message, on a clock that never stops.
+- Stall: the player runs dry though the text of what is next was there. If the text was not, it is
+  a pause, provided that the server speaks within the TTFA limit once it is (``resume``).
+- Lead: audio in hand just before a message, on a clock that stops for such pauses only.
 - Jitter: mean of |time between two messages - length of the first one's audio|.
 - RTF: from first text sent to last audio, over the length of the audio.
 """
@@ -22,6 +24,7 @@ from enum import Enum
 from itertools import pairwise
 
 from .playout import Playout, play, with_samples
+from .starving import text_due_of
 from .timeline import Arrival, Ending, Kind, Turn
 
 
@@ -45,8 +48,9 @@ class Fault(Enum):
 class Rules:
     """What the judgement needs to know beyond the facts.
 
-    ``text_s_per_char`` is how long a character should take to say; the two ``length`` bounds are
-    on audio length over that expectation. ``requested_rate`` is what we asked the server for.
+    ``resume_s`` is how soon a server must speak that had waited for text, ``text_s_per_char`` how
+    long a character should take to say; the two ``length`` bounds are on audio length over that
+    expectation. ``requested_rate`` is what we asked the server for.
     """
 
     requested_rate: int
@@ -55,6 +59,7 @@ class Rules:
     shortest_length_ratio: float = 0.4
     longest_length_ratio: float = 3.0
     tail_dbfs: float = -35.0
+    resume_s: float = 0.1
     declared_slack_s: float = 0.02
     rate_slack: float = 0.02
 
@@ -89,6 +94,8 @@ class Figures:
     length_ratio: float | None
     rtf: float | None
     gaps_s: tuple[float, ...]
+    pauses_s: tuple[float, ...]
+    resumes_s: tuple[float, ...]
     jitter_s: float | None
     playouts: tuple[PlayoutFigures, ...]
     rate_ratio: float | None
@@ -114,8 +121,8 @@ def measure(turn: Turn, rules: Rules) -> Figures:
     heard = _before_cut(turn)
     audio = with_samples(heard)
     audio_s = sum(a.samples for a in audio) / turn.rate
-    playouts = [p for b in rules.prebuffers_s if (p := play(audio, turn.rate, b, turn.ended_s))]
-    bare = play(audio, turn.rate, 0.0, turn.ended_s)
+    playouts = [p for b in rules.prebuffers_s if (p := playout_of(turn, rules, b))]
+    bare = playout_of(turn, rules, 0.0)
     first_pcm_s = audio[0].at_s if audio else None
     expected_s = turn.chars * rules.text_s_per_char
     length_ratio = audio_s / expected_s if expected_s and turn.ending is Ending.FINISHED else None
@@ -136,6 +143,8 @@ def measure(turn: Turn, rules: Rules) -> Figures:
         audio_s=audio_s,
         length_ratio=length_ratio,
         rtf=_rtf(turn, audio, audio_s),
+        pauses_s=tuple(pause.length_s for pause in bare.pauses) if bare else (),
+        resumes_s=tuple(pause.resume_s for pause in bare.pauses) if bare else (),
         gaps_s=tuple(b.at_s - a.at_s for a, b in pairwise(audio)),
         jitter_s=_jitter_s(audio, turn.rate),
         playouts=tuple(
@@ -149,6 +158,16 @@ def measure(turn: Turn, rules: Rules) -> Figures:
         stale_audio_s=sum(a.samples for a in stale) / turn.rate,
         faults=_faults(turn, rules, audio_s, length_ratio, rate_ratio, bare),
     )
+
+
+def playout_of(turn: Turn, rules: Rules, prebuffer_s: float) -> Playout | None:
+    """A turn as a player with that prebuffer had it, up to a barge-in."""
+    audio = with_samples(_before_cut(turn))
+    s_per_char = rules.text_s_per_char
+    if turn.ending is Ending.FINISHED and turn.chars:
+        s_per_char = sum(arrival.samples for arrival in audio) / turn.rate / turn.chars
+    text_due = text_due_of(turn.sentences, s_per_char)
+    return play(audio, turn.rate, prebuffer_s, turn.ended_s, text_due, rules.resume_s)
 
 
 def _before_cut(turn: Turn) -> tuple[Arrival, ...]:

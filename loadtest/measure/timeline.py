@@ -38,6 +38,14 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
+class SentenceEnd:
+    """A sentence of the text was complete at ``due_s``; ``chars`` of the text had come by then."""
+
+    due_s: float
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sound:
     """What the decoded audio itself shows. Sample counts are at the rate it is played at."""
 
@@ -60,6 +68,7 @@ class Turn:
 
     ``rate`` is the rate the audio is played at, ``header_rate`` what the stream itself declares
     (``None`` for headerless audio), ``declared_audio_s`` the length the server claims.
+    ``sentences`` is when the text came, where it came piece by piece.
     """
 
     index: int
@@ -83,6 +92,7 @@ class Turn:
     declared_audio_s: float | None = None
     arrivals: tuple[Arrival, ...] = ()
     sound: Sound = Sound()
+    sentences: tuple[SentenceEnd, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property

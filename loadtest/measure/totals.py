@@ -28,7 +28,8 @@ DURATIONS = (
     "prepare",
     "gap",
     "jitter",
-    "stall",
+    "text_pause",
+    "resume",
     "worst_gap",
     "cut_tail",
     "cold_ttfa",
@@ -113,8 +114,13 @@ class Totals:
         self._record("rtf", figures.rtf)
         self._record("length_ratio", figures.length_ratio)
         self._record("worst_gap", max(figures.gaps_s, default=None))
-        for gap_s in figures.gaps_s:
-            self._record("gap", gap_s)
+        for name, values in (
+            ("gap", figures.gaps_s),
+            ("text_pause", figures.pauses_s),
+            ("resume", figures.resumes_s),
+        ):
+            for value in values:
+                self._record(name, value)
         for name, seconds in stages.items():
             if name in self.stages or len(self.stages) < _MAX_STAGES:
                 self.stages.setdefault(name, Histogram()).record(seconds)

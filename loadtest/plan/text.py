@@ -106,17 +106,22 @@ def paced(text: str, tokens_per_s: float, by_sentence: bool = False) -> tuple[Pi
     gathered = ""
     for i, token in enumerate(tokens):
         gathered += token
-        whole_sentence = bool(_SENTENCE_END.intersection(token)) or i == len(tokens) - 1
+        whole_sentence = ends_sentence(token) or i == len(tokens) - 1
         if whole_sentence or not by_sentence:
             pieces.append(Piece(i / tokens_per_s, gathered))
             gathered = ""
     return tuple(pieces) or whole(text)
 
 
+def ends_sentence(text: str) -> bool:
+    """Whether a sentence ends in this piece of text."""
+    return bool(_SENTENCE_END.intersection(text))
+
+
 def first_speakable(pieces: Sequence[Piece]) -> int:
     """Number of the piece that ends the first sentence; of the last one where none ends."""
     for number, piece in enumerate(pieces):
-        if _SENTENCE_END.intersection(piece.text):
+        if ends_sentence(piece.text):
             return number
     return len(pieces) - 1
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from shoal.loadtest.measure.timeline import Kind
+from shoal.loadtest.measure.timeline import Kind, SentenceEnd
 
-from .text import Piece, Prompts, first_speakable, paced, speech_chars, whole
+from .text import Piece, Prompts, ends_sentence, first_speakable, paced, speech_chars, whole
 from .voices import Voice, VoiceMix
 
 
@@ -32,6 +32,19 @@ class TurnPlan:
     def speakable_s(self) -> float:
         """When that piece is due: the turn's T0."""
         return self.scheduled_s + self.pieces[self.speakable_piece].offset_s
+
+    @property
+    def sentences(self) -> tuple[SentenceEnd, ...]:
+        """When each sentence is complete; nothing for text that is sent at once."""
+        if len(self.pieces) < 2:
+            return ()
+        found: list[SentenceEnd] = []
+        text = ""
+        for number, piece in enumerate(self.pieces, start=1):
+            text += piece.text
+            if ends_sentence(piece.text) or number == len(self.pieces):
+                found.append(SentenceEnd(self.scheduled_s + piece.offset_s, speech_chars(text)))
+        return tuple(found)
 
     @property
     def chars(self) -> int:

@@ -165,9 +165,9 @@ def worst_turn(turn: Mapping[str, Any]) -> str:
     """One turn on one time axis: text, arrivals, what the player did."""
     arrivals: list[list[float]] = turn["arrivals"]
     played_s = sum(seconds for _, seconds in arrivals)
-    stalled_s = sum(length for _, length in turn["stalls"])
+    still_s = sum(length for _, length in [*turn["stalls"], *turn["pauses"]])
     start_s = turn["play_start_s"]
-    play_end_s = (start_s or 0.0) + played_s + stalled_s
+    play_end_s = (start_s or 0.0) + played_s + still_s
     end_s = max(turn["ended_s"], play_end_s if start_s is not None else 0.0, 0.05)
     chart = Chart(860, 130, linear(0, end_s), linear(0, 3), "Timeline of one turn")
     rows = [Tick(2.5, "text"), Tick(1.5, "arrives"), Tick(0.5, "plays")]
@@ -183,6 +183,9 @@ def worst_turn(turn: Mapping[str, Any]) -> str:
         chart.box(at_s, at_s + end_s / 400, 1.15, height, _hue(0), tip)
     if start_s is not None:
         chart.box(start_s, play_end_s, 0.2, 0.8, _hue(2), "audio plays")
+        for at_s, length_s in turn["pauses"]:
+            tip = f"waits {length_s * 1e3:.0f} ms for its text"
+            chart.box(at_s, at_s + length_s, 0.2, 0.8, "late", tip)
         for at_s, length_s in turn["stalls"]:
             tip = f"stall of {length_s * 1e3:.0f} ms"
             chart.box(at_s, at_s + length_s, 0.1, 0.9, "bad", tip)

@@ -20,7 +20,7 @@ from shoal.loadtest.drive.collector import Kept, Row
 from shoal.loadtest.drive.load import WorkerPlan
 from shoal.loadtest.drive.session import LevelResult
 from shoal.loadtest.measure.knee import KneeSearch
-from shoal.loadtest.measure.playout import play
+from shoal.loadtest.measure.metrics import Rules, playout_of
 
 from .totals_json import as_json
 
@@ -59,7 +59,7 @@ def build(
         "target": _target(plan),
         "settings": _settings(plan),
         "knee": _knee(search, results),
-        "runs": [_run(result, i, wavs) for i, result in enumerate(results)],
+        "runs": [_run(plan.rules, result, i, wavs) for i, result in enumerate(results)],
     }
 
 
@@ -111,7 +111,9 @@ def _knee(search: KneeSearch | None, results: Sequence[LevelResult]) -> Json | N
     }
 
 
-def _run(result: LevelResult, number: int, wavs: Mapping[tuple[int, int], str]) -> Json:
+def _run(
+    rules: Rules, result: LevelResult, number: int, wavs: Mapping[tuple[int, int], str]
+) -> Json:
     columns = [field.name for field in dataclasses.fields(Row)]
     return {
         "name": run_name(result.mode.value, result.level),
@@ -130,15 +132,17 @@ def _run(result: LevelResult, number: int, wavs: Mapping[tuple[int, int], str]) 
         "rows": [
             [_rounded(_plain(getattr(row, column))) for column in columns] for row in result.rows
         ],
-        "worst": [_worst(kept, wavs.get((number, n), "")) for n, kept in enumerate(result.worst)],
+        "worst": [
+            _worst(rules, kept, wavs.get((number, n), "")) for n, kept in enumerate(result.worst)
+        ],
     }
 
 
-def _worst(kept: Kept, wav: str) -> Json:
+def _worst(rules: Rules, kept: Kept, wav: str) -> Json:
     """One turn with its whole timeline; times relative to when it was due."""
     turn, figures = kept.turn, kept.figures
     zero_s = turn.scheduled_s
-    playout = play(turn.arrivals, turn.rate, 0.0, turn.ended_s)
+    playout = playout_of(turn, rules, 0.0)
 
     def relative(at_s: float | None) -> float | None:
         return None if at_s is None else round(at_s - zero_s, 6)
@@ -162,6 +166,10 @@ def _worst(kept: Kept, wav: str) -> Json:
         "stalls": [
             [relative(stall.at_s), round(stall.length_s, 6)]
             for stall in (playout.stalls if playout else ())
+        ],
+        "pauses": [
+            [relative(pause.at_s), round(pause.length_s, 6)]
+            for pause in (playout.pauses if playout else ())
         ],
         "wav": wav,
     }

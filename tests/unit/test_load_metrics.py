@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.loadtest.measure.metrics import Fault, Figures, Rules, measure
-from shoal.loadtest.measure.timeline import Arrival, Ending, Kind, Sound, Turn
+from shoal.loadtest.measure.timeline import Arrival, Ending, Kind, SentenceEnd, Sound, Turn
 
 RATE = 1000
 RULES = Rules(requested_rate=RATE, text_s_per_char=0.02)
@@ -168,6 +168,24 @@ def test_missing_audio_is_not_taken_for_another_rate() -> None:
     assert f.rate_ratio == pytest.approx(0.9)
     assert Fault.WRONG_RATE not in f.faults
     assert Fault.SHORT_OF_DECLARED in f.faults
+
+
+def test_a_pause_for_the_text_is_told_from_a_stall() -> None:
+    # 100 letters a second of audio; the second sentence of 10 was whole at 100.30
+    sentences = (SentenceEnd(100.0, 10), SentenceEnd(100.30, 20))
+    timeline = (Arrival(100.05, 200, 100), Arrival(100.33, 200, 100))
+    starved = figures(chars=20, sentences=sentences, arrivals=timeline)
+    assert starved.faults == frozenset()
+    # dry at 100.15, text at 100.30, audio 30 ms after it
+    assert starved.pauses_s == pytest.approx((0.18,))
+    assert starved.resumes_s == pytest.approx((0.03,))
+    assert [p.stalls for p in starved.playouts] == [0, 0, 0]
+    at_once = figures(chars=20, arrivals=timeline)
+    assert at_once.pauses_s == () and at_once.playouts[0].total_stall_s == pytest.approx(0.18)
+    late = (Arrival(100.05, 200, 100), Arrival(100.45, 200, 100))
+    slow = figures(chars=20, sentences=sentences, arrivals=late)
+    assert slow.playouts[0].total_stall_s == pytest.approx(0.15)
+    assert Fault.STALL in slow.faults
 
 
 def test_a_turn_that_was_refused_has_nothing_to_measure() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.loadtest.measure.timeline import Kind
+from shoal.loadtest.measure.timeline import Kind, SentenceEnd
 from shoal.loadtest.plan.arrivals import burst_times, next_start_s, poisson, think_s
 from shoal.loadtest.plan.text import (
     Prompts,
@@ -20,7 +20,7 @@ from shoal.loadtest.plan.text import (
     whole,
     write_prompt,
 )
-from shoal.loadtest.plan.turn_plan import Script, Speech
+from shoal.loadtest.plan.turn_plan import Script, Speech, TurnPlan
 from shoal.loadtest.plan.voices import Voice, VoiceMix, freshen
 
 
@@ -168,6 +168,12 @@ def test_t0_of_a_paced_turn_is_its_first_sentence() -> None:
     assert plan.pieces[plan.speakable_piece].text.endswith((".", "?"))
     assert plan.speakable_s == pytest.approx(10.0 + plan.speakable_piece / 50)
     assert plan.chars == speech_chars("".join(piece.text for piece in plan.pieces))
+
+
+def test_a_paced_turn_knows_when_each_sentence_is_there() -> None:
+    plan = TurnPlan(0, 0, Kind.WARM, 10.0, paced("Sure. It was fine", 10), Voice())
+    assert plan.sentences == (SentenceEnd(10.1, 4), SentenceEnd(10.4, 16))
+    assert TurnPlan(0, 0, Kind.WARM, 10.0, whole("A. B."), Voice()).sentences == ()
 
 
 def test_a_cold_turn_is_whole_and_never_cut() -> None:

@@ -90,3 +90,46 @@ def test_when_a_sample_is_heard_counts_the_stalls_before_it() -> None:
     assert playout.heard_at_s(0) == pytest.approx(0.0)
     assert playout.heard_at_s(99) == pytest.approx(0.099)
     assert playout.heard_at_s(150) == pytest.approx(0.35)
+
+
+def test_waiting_for_text_is_a_pause_and_what_comes_after_it_in_time_is_no_stall() -> None:
+    timeline = arrivals((0.0, 100), (0.5, 100), (0.6, 100))
+    playout = play(timeline, RATE, 0.0, 9.0, lambda played_s: 0.45, resume_s=0.1)
+    assert playout is not None
+    assert playout.stalls == ()
+    (pause,) = playout.pauses
+    # dry at 0.1, text there at 0.45, audio at 0.5
+    assert (pause.at_s, pause.after_audio_s) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert (pause.length_s, pause.resume_s) == (pytest.approx(0.4), pytest.approx(0.05))
+    assert playout.min_lead_s == pytest.approx(0.0)
+    assert playout.heard_at_s(100) == pytest.approx(0.5)
+    assert playout.end_s == pytest.approx(0.7)
+
+
+def test_a_server_that_is_slow_once_the_text_is_there_stalls_for_all_that_it_took() -> None:
+    timeline = arrivals((0.0, 100), (0.8, 100))
+    playout = play(timeline, RATE, 0.0, 9.0, lambda played_s: 0.45, resume_s=0.1)
+    assert playout is not None
+    (stall,), (pause,) = playout.stalls, playout.pauses
+    assert (stall.at_s, stall.length_s) == (pytest.approx(0.45), pytest.approx(0.35))
+    assert (pause.at_s, pause.length_s) == (pytest.approx(0.1), pytest.approx(0.35))
+    assert playout.min_lead_s == pytest.approx(-0.35)
+    assert playout.heard_at_s(100) == pytest.approx(0.8)
+
+
+def test_text_that_was_there_in_time_excuses_nothing() -> None:
+    timeline = arrivals((0.0, 100), (0.15, 100))
+    for text_due in (None, lambda played_s: None, lambda played_s: 0.04):
+        playout = play(timeline, RATE, 0.0, 9.0, text_due, resume_s=0.1)
+        assert playout is not None
+        assert [stall.length_s for stall in playout.stalls] == pytest.approx([0.05])
+        assert playout.pauses == ()
+
+
+def test_text_that_came_just_before_the_player_ran_dry_leaves_the_server_its_time() -> None:
+    timeline = arrivals((0.0, 100), (0.15, 100))
+    playout = play(timeline, RATE, 0.0, 9.0, lambda played_s: 0.06, resume_s=0.1)
+    assert playout is not None
+    assert playout.stalls == ()
+    (pause,) = playout.pauses
+    assert (pause.length_s, pause.resume_s) == (pytest.approx(0.05), pytest.approx(0.09))
