@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundfile
 
 from shoal.loadtest.drive.callers import heard_until_s
 from shoal.loadtest.drive.collector import Collector, Window, pick_worst
@@ -113,6 +115,37 @@ def test_kept_audio_is_bounded_but_figures_use_all() -> None:
     spoken = one.finish(60.0, Ending.FINISHED)
     assert len(one.pcm) == MAX_KEPT_BYTES
     assert spoken.samples == 3 * len(chunk) // 2
+
+
+@pytest.mark.parametrize(
+    ("container", "format", "subtype", "rate"),
+    [("mp3", "MP3", "MPEG_LAYER_III", 44100), ("opus", "OGG", "OPUS", 48000)],
+)
+def test_a_compressed_stream_is_timed_by_its_frames_and_heard_when_it_is_over(
+    container: str, format: str, subtype: str, rate: int
+) -> None:
+    at = np.arange(rate)
+    sound = np.where(at < rate // 2, 0, 8000 * np.sin(at / 10)).astype(np.int16)
+    file = io.BytesIO()
+    soundfile.write(file, sound, rate, format=format, subtype=subtype)
+    stream = file.getvalue()
+    one = recording(container, rate)
+    for n, start in enumerate(range(0, len(stream), 700)):
+        one.audio(50.0 + n, stream[start : start + 700])
+    assert one.compressed
+    spoken = one.finish(60.0, Ending.FINISHED)
+    assert spoken.rate == spoken.header_rate == rate
+    assert spoken.samples == pytest.approx(rate, abs=3 * 1152)
+    assert len(one.pcm) / 2 == pytest.approx(rate, abs=3 * 1152)
+    assert spoken.sound.first_audible_sample == pytest.approx(rate / 2, rel=0.1)
+
+
+def test_a_stream_that_no_decoder_takes_still_has_its_times() -> None:
+    one = recording("opus", 48000)
+    one.audio(50.0, b"OggS" + bytes(22) + b"\x00")
+    spoken = one.finish(60.0, Ending.FINISHED)
+    assert spoken.sound.first_audible_sample is None
+    assert len(spoken.arrivals) == 1
 
 
 def test_only_turns_due_inside_the_window_count() -> None:
