@@ -54,7 +54,7 @@ from .effects import (
 )
 
 MAX_MARKS = 512
-SILENCE_S = 0.25
+SILENCE_S = 0.4
 """Said for text in which nothing can be spoken: some clients take no audio for a failure."""
 
 

@@ -39,7 +39,7 @@ from shoal.realtime.session import MAX_MARKS, Rules, Session, State
 S1, S2 = api.StreamId(1), api.StreamId(2)
 REQUEST = TtsRequest(format="pcm", sample_rate=24_000)
 START = Start(REQUEST)
-SILENCE = Encode(bytes(2 * 6000))
+SILENCE = Encode(bytes(2 * 9600))
 PCM = b"\1\0" * 100
 AWAY = "server is shutting down"
 
