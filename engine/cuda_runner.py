@@ -55,10 +55,16 @@ class CudaRunner:
         slots: int,
         pages: int | None = None,
         device: torch.device,
+        pdl: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         """``pages``: what fits the device and a full context for every slot, when not given."""
         self._say = progress or (lambda _line: None)
+        # What is left of the codec in float32 multiplies in TF32, and cuDNN looks for the fastest
+        # convolution of each captured shape.
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
         self._device = device
         self._codec = codec
         slow = config.slow
@@ -84,7 +90,7 @@ class CudaRunner:
         self._staging = StepStaging(state, slots, device)
         work = Workspace.empty(slots, weights.slow.layers[0].heads, device)
         self._steps = {
-            rows: DecodeStep(weights, pool, state, self._staging, work, rows, device)
+            rows: DecodeStep(weights, pool, state, self._staging, work, rows, device, pdl)
             for rows in self._buckets
         }
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}

@@ -16,7 +16,7 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,15 @@ import numpy as np
 import torch
 
 from shoal.engine.config import BUILTIN_VOICE, EngineConfig
+from shoal.engine.cuda.load import device_runner
 from shoal.engine.loading import LoadedModel, load_model
 from shoal.engine.prompt import PromptBuilder
+from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
 from shoal.engine.runner import Join, PrefillChunk, Runner, SlotSampling, StepPlan, VocodeBatch
 
 GATE_FRAMES = 5
-SENTENCES = (
-    "Hello there, how are you today?",
-    "The train leaves at four in the afternoon.",
-    "Thank you, I have booked the small room for two nights.",
+SENTENCES = tuple(
+    (Path(__file__).parents[1] / "tests" / "data" / "sents20.txt").read_text().splitlines()
 )
 CONTEXT = 512
 WARM_STEPS = 8
@@ -122,8 +122,14 @@ def fill(runner: Runner, rows: int) -> tuple[Join, ...]:
     )
 
 
-def run_steps(runner: Runner, slots: tuple[int, ...], count: int) -> list[float]:
-    """Seconds from one step's results to the next one's, two steps in flight."""
+def run_steps(
+    runner: Runner,
+    slots: tuple[int, ...],
+    count: int,
+    each: Callable[[int], None] = lambda _index: None,
+) -> list[float]:
+    """Seconds from one step's results to the next one's, two steps in flight. ``each`` is told of
+    every step that was collected."""
     times: list[float] = []
     last = time.perf_counter()
     pending: list[int] = []
@@ -136,24 +142,30 @@ def run_steps(runner: Runner, slots: tuple[int, ...], count: int) -> list[float]
             now = time.perf_counter()
             times.append(now - last)
             last = now
+            each(len(times))
     for step in pending:
         runner.collect(step)
     return times[1:]
 
 
-def speed(dtype: str, batches: Sequence[int], out: dict[str, Any]) -> None:
+def speed(dtype: str, pdl: bool, batches: Sequence[int], out: dict[str, Any]) -> None:
     config = EngineConfig(
         Path("random:s2-pro"), "cuda", dtype, slots=max(batches), pages=max(batches) * 14 + 64
     )
     begun = time.perf_counter()
-    model = load_model(config, lambda _: None)
+    device = torch.device("cuda")
+    weights, codec = random_weights(S2_PRO, device), random_codec(device)
+    runner = device_runner(
+        config, S2_PRO, weights, byte_tokenizer(S2_PRO), codec, device, lambda _: None, pdl=pdl
+    )
+    del weights
     loaded = time.perf_counter()
-    runner = model.runner
     runner.warm_up()
     torch.cuda.synchronize()
     captured = time.perf_counter()
     say(
-        f"{dtype}: weights {loaded - begun:.1f} s, compile and capture {captured - loaded:.1f} s, "
+        f"{dtype}{' with PDL' if pdl else ''}: weights {loaded - begun:.1f} s, "
+        f"compile and capture {captured - loaded:.1f} s, "
         f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most"
     )
     rows: list[dict[str, Any]] = []
@@ -180,7 +192,7 @@ def speed(dtype: str, batches: Sequence[int], out: dict[str, Any]) -> None:
         }
         rows.append(row)
         say(f"  {row}")
-    out[dtype] = {
+    out[f"{dtype}{'+pdl' if pdl else ''}"] = {
         "rows": rows,
         "capture_s": captured - loaded,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
@@ -210,10 +222,12 @@ def with_codec(runner: Runner, slots: tuple[int, ...]) -> tuple[list[float], flo
 
     thread = threading.Thread(target=codec)
     thread.start()
-    times: list[float] = []
-    for _ in range(TIMED_STEPS // frames):
-        times.extend(run_steps(runner, slots, frames + 2))
-        budget.release()
+
+    def each(index: int) -> None:
+        if index % frames == 0:
+            budget.release()
+
+    times = run_steps(runner, slots, TIMED_STEPS, each)
     done.set()
     thread.join()
     return times, statistics.median(spent) if spent else 0.0
@@ -232,7 +246,7 @@ def main() -> int:
     passed = args.skip_voice or gate(out)
     if not args.skip_speed:
         for dtype in args.dtypes.split(","):
-            speed(dtype, batches, out)
+            speed(dtype.removesuffix("+pdl"), dtype.endswith("+pdl"), batches, out)
             gc.collect()
             torch.cuda.empty_cache()
     if args.out:

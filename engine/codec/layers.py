@@ -104,6 +104,11 @@ class Conv:
             )
         return _as_sequence(y4)
 
+    def cast(self, dtype: torch.dtype) -> None:
+        """Compute in ``dtype`` from here on. Not for packed weights."""
+        assert not self.packed
+        self.weight, self.bias = self.weight.to(dtype), self.bias.to(dtype)
+
     def add_to(self, total: Tensor, x: Tensor) -> Tensor:
         """``total`` [B, L, O] plus the convolution of ``x``, in place."""
         if not self.packed:
@@ -152,9 +157,13 @@ class CausalConv:
         tail = self._tail
         if tail is None:
             return self._conv(x)
-        x = torch.cat((tail.of(step.before), x), 1)
+        x = torch.cat((tail.of(step.before).to(x.dtype), x), 1)
         tail.of(step.after).copy_(x[:, x.shape[1] - tail.rows :])
         return self._conv(x)
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """See :meth:`Conv.cast`; what is kept between calls stays float32."""
+        self._conv.cast(dtype)
 
 
 class UpConv:
@@ -178,6 +187,11 @@ class UpConv:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y = self._conv(x, step) if self._conv else self._linear(x)
         return y.reshape(x.shape[0], -1, self._outputs)
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """See :meth:`Conv.cast`."""
+        assert self._conv is not None
+        self._conv.cast(dtype)
 
 
 def safe_alpha(alpha: Tensor) -> Tensor:
@@ -213,6 +227,12 @@ class ResidualUnit:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         u = snake_(x * self._alpha)
         return self._narrow.add_to(x, snake_(self._wide(u, step)))
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """See :meth:`Conv.cast`."""
+        self._alpha = self._alpha.to(dtype)
+        self._wide.cast(dtype)
+        self._narrow.cast(dtype)
 
 
 class ConvNeXt:

@@ -24,6 +24,8 @@ def device_runner(
     codec: Codec,
     device: torch.device,
     progress: Progress,
+    *,
+    pdl: bool = False,
 ) -> Runner:
     """A runner on ``device`` in ``config.dtype`` (auto: FP8 where the GPU has it). Raises
     :class:`CheckpointError`."""
@@ -46,6 +48,7 @@ def device_runner(
         tokenizer.end_token,
         dtype="fp8" if dtype == "fp8" else "bf16",
         device=device,
+        pdl=pdl,
         progress=progress,
     )
     return CudaRunner(
@@ -55,5 +58,6 @@ def device_runner(
         slots=config.slots or 1,
         pages=config.pages,
         device=device,
+        pdl=pdl,
         progress=progress,
     )

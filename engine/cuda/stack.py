@@ -74,9 +74,14 @@ class Bf16Stack:
 class Fp8Stack:
     """Block-scaled FP8 products whose partial sums the kernel behind them adds."""
 
-    def __init__(self, weights: StackWeights, rows: int, device: torch.device) -> None:
+    def __init__(
+        self, weights: StackWeights, rows: int, device: torch.device, pdl: bool = False
+    ) -> None:
+        """``pdl``: programmatic dependent launch, a kernel's programs are placed while the one
+        before it ends."""
         config = weights.config
         self._weights = weights
+        self._pdl = pdl
         first = weights.layers[0]
         attended = config.heads * config.head_dim
 
@@ -114,30 +119,32 @@ class Fp8Stack:
         weights, residual, between = self._weights, self.residual, self._between
         layers = weights.layers
         if not begun:
-            add_norm(residual, layers[0].attention_norm, between)
+            add_norm(residual, layers[0].attention_norm, between, pdl=self._pdl)
         for index, layer in enumerate(layers):
             self._multiply(between, layer.qkv, self._qkv)
             if self._attended_wide is None:
                 attend(index, layer, self._qkv, between, self._attended)
             else:
                 attend(index, layer, self._qkv, between, self._attended_wide)
-                quantise(self._attended_wide, self._attended)
+                quantise(self._attended_wide, self._attended, pdl=self._pdl)
             self._multiply(self._attended, layer.out, self._out)
-            add_norm(residual, layer.ffn_norm, between, self._out)
+            add_norm(residual, layer.ffn_norm, between, self._out, pdl=self._pdl)
             fused = narrow(layer.gate_up)
             tile = gate_up_tile(fused.n // 2, fused.k, self._rows)
-            gate_up(between, fused, self._gated, tile, weights.eps)
-            quantise(self._gated, self._gated_rows)
+            gate_up(between, fused, self._gated, tile, weights.eps, pdl=self._pdl)
+            quantise(self._gated, self._gated_rows, pdl=self._pdl)
             self._multiply(self._gated_rows, layer.down, self._down)
             if index + 1 < len(layers):
-                add_norm(residual, layers[index + 1].attention_norm, between, self._down)
-        whole_norm(residual, weights.norm, self.normed, weights.eps, self._down)
+                add_norm(
+                    residual, layers[index + 1].attention_norm, between, self._down, pdl=self._pdl
+                )
+        whole_norm(residual, weights.norm, self.normed, weights.eps, self._down, pdl=self._pdl)
 
     def logits(self, normed: Tensor) -> Tensor:
         """[S, R, candidates] fp32, to be added, of ``normed`` [R, dim]; R is all rows or half."""
         count = normed.shape[0]
         rows = self._head_rows.narrow(0, count)
-        quantise(normed, rows)
+        quantise(normed, rows, pdl=self._pdl)
         out = self._logits[count]
         self._multiply(rows, self._weights.head, out)
         return out
@@ -149,16 +156,19 @@ class Fp8Stack:
 
     def _multiply(self, x: Fp8Rows | NormedRows, weight: Product, out: Tensor) -> None:
         fp8 = narrow(weight)
-        gemm_partials(x, fp8, out, tile_for(fp8.n, fp8.k, out.shape[1]))
+        gemm_partials(x, fp8, out, tile_for(fp8.n, fp8.k, out.shape[1]), pdl=self._pdl)
 
 
 StackRun = Bf16Stack | Fp8Stack
 
 
-def make_stack(weights: StackWeights, rows: int, device: torch.device) -> StackRun:
-    """The stack that goes with the weights' dtype."""
-    kind = Fp8Stack if isinstance(weights.head, Fp8Weight) else Bf16Stack
-    return kind(weights, rows, device)
+def make_stack(
+    weights: StackWeights, rows: int, device: torch.device, pdl: bool = False
+) -> StackRun:
+    """The stack that goes with the weights' dtype. ``pdl`` is the FP8 stack's."""
+    if isinstance(weights.head, Fp8Weight):
+        return Fp8Stack(weights, rows, device, pdl)
+    return Bf16Stack(weights, rows, device)
 
 
 def wide(weight: Product) -> Tensor:

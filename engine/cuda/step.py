@@ -68,7 +68,9 @@ class DecodeStep:
         work: Workspace,
         rows: int,
         device: torch.device,
+        pdl: bool = False,
     ) -> None:
+        self._pdl = pdl
         self._weights = weights
         self._pool = pool
         self._slots = slots
@@ -79,10 +81,10 @@ class DecodeStep:
         self._sampling = slots.sampling()
         self._positions = torch.zeros(rows, dtype=torch.int32, device=device)
         self._drawn = torch.zeros(rows, 1 + weights.codebooks, dtype=torch.int32, device=device)
-        self._slow = make_stack(weights.slow, rows, device)
+        self._slow = make_stack(weights.slow, rows, device, pdl)
         # The first fast pass runs two positions of every row; later ones a view of its buffers.
-        self._fast_first = make_stack(weights.fast, 2 * rows, device)
-        self._fast = make_stack(weights.fast, rows, device)
+        self._fast_first = make_stack(weights.fast, 2 * rows, device, pdl)
+        self._fast = make_stack(weights.fast, rows, device, pdl)
         fast = weights.fast.config
         cache = (rows, fast.kv_heads, FAST_CONTEXT, fast.head_dim)
         self._fast_keys = [
@@ -102,6 +104,7 @@ class DecodeStep:
             weights.embedding_scale,
             self._slow.residual,
             slots=rows,
+            pdl=self._pdl,
         )
         self._slow.run(self._attend)
         hidden = self._slow.normed
@@ -120,6 +123,7 @@ class DecodeStep:
                 weights.semantic_begin,
                 weights.end_token,
             ),
+            pdl=self._pdl,
         )
         self._run_fast(hidden)
         advance(
@@ -130,6 +134,7 @@ class DecodeStep:
             weights.end_token,
             self._staging.results,
             self._staging.buffer,
+            pdl=self._pdl,
         )
 
     def _run_fast(self, hidden: Tensor) -> None:
@@ -156,6 +161,7 @@ class DecodeStep:
                 self._sampling,
                 self._drawn,
                 fast_input=None if last else following,
+                pdl=self._pdl,
             )
             if last:
                 break
@@ -188,6 +194,7 @@ class DecodeStep:
             self._positions,
             self._work,
             out,
+            pdl=self._pdl,
         )
 
     def _attend_fast(
@@ -209,4 +216,5 @@ class DecodeStep:
             position,
             out,
             tokens=tokens,
+            pdl=self._pdl,
         )
