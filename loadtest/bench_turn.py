@@ -157,19 +157,19 @@ async def _together(server: Shoal, streams: int) -> list[Take]:
 async def _realtime_user(server: Shoal, number: int, plan: Plan) -> list[Take]:
     """Turn after turn, each of three sentences, the next one when the last was heard."""
     await asyncio.sleep(START_SPREAD_S * number / plan.streams)
-    connection = await server.connect(Voice())
     takes: list[Take] = []
-    try:
-        for turn in range(plan.realtime_turns):
-            first = number + turn
-            text = " ".join(SENTENCES[(first + k) % len(SENTENCES)] for k in range(3))
-            take = await take_turn(connection, text)
-            takes.append(take)
-            player = _played(take, plan.prebuffer_s)
-            if player is not None and turn + 1 < plan.realtime_turns:
-                await asyncio.sleep(max(0.0, player.end_s - time.monotonic()))
-    finally:
-        await connection.close()
+    for turn in range(plan.realtime_turns):
+        first = number + turn
+        text = " ".join(SENTENCES[(first + k) % len(SENTENCES)] for k in range(3))
+        # Its own socket: listening takes longer than a server keeps an idle one.
+        connection = await server.connect(Voice())
+        try:
+            takes.append(await take_turn(connection, text))
+        finally:
+            await connection.close()
+        player = _played(takes[-1], plan.prebuffer_s)
+        if player is not None and turn + 1 < plan.realtime_turns:
+            await asyncio.sleep(max(0.0, player.end_s - time.monotonic()))
     return takes
 
 

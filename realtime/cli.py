@@ -9,8 +9,12 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
+import errno
 import gc
 import os
+import re
+import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +37,10 @@ class CommandError(Exception):
     """The command cannot be done; the message is one line for the user."""
 
 
+class UsageError(Exception):
+    """What was typed makes no sense; the message is one line for the user."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     flags = build_parser().parse_args(argv)
     try:
@@ -40,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as refusal:
         _complain(str(refusal))
         return 1
+    except UsageError as mistake:
+        _complain(str(mistake))
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output went away
@@ -76,7 +87,9 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="DIR", help="a checkpoint folder; without it, the built-in voice"
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu or cuda; without it, what is there")
+    parser.add_argument(
+        "--device", type=_device, metavar="NAME", help="cpu or cuda; without it, what is there"
+    )
     parser.add_argument("--dtype", choices=("auto", "fp32", "bf16", "fp8"), help="of the weights")
 
 
@@ -119,6 +132,7 @@ def _add_voice(commands: Commands) -> None:
     add.add_argument("name", metavar="NAME")
     add.add_argument("file", type=Path, metavar="FILE", help="wav, mp3, flac or ogg")
     add.add_argument("--text", required=True, help="what is said in the recording, word for word")
+    add.add_argument("--replace", action="store_true", help="take the place of a voice so called")
     _engine_flags(add)
     add.set_defaults(command=_voice_add)
     listing = actions.add_parser("list", help="list the voices")
@@ -138,6 +152,12 @@ def _port(text: str) -> int:
     if not text.isdigit() or not 0 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port")
     return int(text)
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text} is neither cpu nor cuda")
+    return text
 
 
 def _positive(text: str) -> int:
@@ -195,6 +215,7 @@ def _serve(flags: argparse.Namespace) -> int:
         )
     except ConfigError as error:
         raise CommandError(str(error)) from error
+    _check_port(config.host, config.port)
     progress = Progress(sys.stderr)
     engine: Engine
     if flags.engine == "fake":
@@ -209,27 +230,54 @@ def _serve(flags: argparse.Namespace) -> int:
         info = engine.info
         note = f", {info.note}" if info.note else ""
         print(f"shoal speaks at {address} ({info.model} on {info.device}{note})")
-        print(f'try: shoal say "Hello from shoal." --url {address} -o hello.wav', flush=True)
+        command = "shoal" if shutil.which("shoal") else sys.argv[0]
+        key = " --api-key KEY" if config.api_keys else ""
+        print(f'try: {command} say "Hello from shoal."{key} --url {address} -o hello.wav')
+        sys.stdout.flush()
 
-    # What was built stays: the collector has nothing to find in it.
-    gc.freeze()
-    return serve(config, engine, ready)
+    try:
+        return serve(config, engine, ready)
+    finally:
+        # Serving froze what was built; what is still frozen at exit, libraries report as leaked.
+        gc.unfreeze()
+
+
+def _check_port(host: str, port: int) -> None:
+    """Find out before the model is loaded, and in words."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        hint = ": choose another one with --port" if error.errno == errno.EADDRINUSE else ""
+        reason = error.strerror or str(error)
+        raise CommandError(f"cannot listen on {host}:{port} ({reason}){hint}") from error
 
 
 def _say(flags: argparse.Namespace) -> int:
-    from .playback import NoSoundOutput, Sink, open_sink
+    from .playback import NoSoundOutput, Sink, check_sink, open_sink
     from .say import SayError, say_local, say_remote
+
+    if not flags.local and (flags.model or flags.device or flags.dtype):
+        raise UsageError("--model, --device and --dtype need --local: a server has its own")
+    if not flags.text.strip():
+        raise UsageError("there is nothing to say")
 
     def sink(rate: int) -> Sink:
         return open_sink(flags.out, rate)
 
     pieces = _stdin_pieces() if flags.text == "-" else iter([flags.text])
     try:
+        check_sink(flags.out)
         if flags.local:
             progress = Progress(sys.stderr)
             engine = _load(flags, progress)
-            progress.done()
-            spoken = say_local(engine, pieces, sink, voice=flags.voice, seed=flags.seed)
+            spoken = say_local(
+                engine, pieces, sink, voice=flags.voice, seed=flags.seed, on_ready=progress.done
+            )
         else:
             spoken = say_remote(
                 flags.url,
@@ -241,11 +289,12 @@ def _say(flags: argparse.Namespace) -> int:
             )
     except (SayError, NoSoundOutput) as error:
         raise CommandError(str(error)) from error
-    print(
-        f"TTFA {spoken.ttfa_s * 1000:.0f} ms, {spoken.audio_s:.2f} s of audio "
-        f"in {spoken.wall_s:.2f} s",
-        file=sys.stderr,
-    )
+    except OSError as error:
+        raise CommandError(f"{error.filename or flags.out}: {error.strerror or error}") from error
+    figures = f"TTFA {spoken.ttfa_s * 1000:.0f} ms, {spoken.audio_s:.2f} s of audio"
+    if flags.out is not None:  # a sound card takes as long as the audio is
+        figures += f" in {spoken.wall_s:.2f} s: real-time factor {spoken.rtf:.2f}, {flags.out}"
+    print(figures, file=sys.stderr)
     return 0
 
 
@@ -265,10 +314,10 @@ def _voice_add(flags: argparse.Namespace) -> int:
 
     store = VoiceStore(_voices_dir())
     try:
-        audio = flags.file.read_bytes()
-        info = store.add(flags.name, [Reference(audio, flags.text)])
+        reference = Reference(flags.file.read_bytes(), flags.text)
+        info = store.add(flags.name, [reference], replace=flags.replace)
     except OSError as error:
-        raise CommandError(f"{flags.file}: {error.strerror}") from error
+        raise CommandError(f"{error.filename or flags.file}: {error.strerror}") from error
     except VoiceError as error:
         raise CommandError(str(error)) from error
     from shoal.engine.service import prepare_voice  # brings torch in
@@ -277,8 +326,10 @@ def _voice_add(flags: argparse.Namespace) -> int:
     try:
         prepare_voice(_engine_config(flags), flags.name, progress)
     except CheckpointError as error:
-        raise CommandError(str(error)) from error
-    progress.done()
+        # It is kept: any model that can be loaded makes the codes when it first needs them.
+        raise CommandError(f"{info.voice_id} is kept, but not prepared: {error}") from error
+    finally:
+        progress.done()
     print(f"{info.voice_id}: {info.seconds:.1f} s kept in {_voices_dir()}")
     return 0
 
@@ -305,11 +356,9 @@ def _voice_remove(flags: argparse.Namespace) -> int:
 def _doctor(flags: argparse.Namespace) -> int:
     from .doctor import findings
 
+    found = findings(flags.model, BUILTIN_VOICE)
     broken = False
-    for finding in findings(flags.model, BUILTIN_VOICE):
-        mark = "ok  " if finding.ok else ("FAIL" if finding.required else "warn")
-        print(f"{mark} {finding.what}: {finding.detail}")
-        if finding.fix:
-            print(f"     {finding.fix}")
-        broken |= not finding.ok and finding.required
+    for finding in found:
+        print(finding.line(), flush=True)
+        broken |= finding.required and not finding.ok
     return 1 if broken else 0

@@ -5,6 +5,7 @@ Knows nothing of engines or sockets. Everything here blocks and belongs to a com
 
 from __future__ import annotations
 
+import errno
 import importlib
 import shutil
 import subprocess
@@ -12,6 +13,10 @@ import wave
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+NO_OUTPUT = (
+    "nothing here can play sound: install alsa-utils (aplay), or write a file with -o out.wav"
+)
 
 
 class NoSoundOutput(Exception):
@@ -175,6 +180,20 @@ def sound_output() -> str | None:
     return command[0] if command else None
 
 
+def check_sink(path: Path | None) -> None:
+    """Find out before long work whether :func:`open_sink` would fail.
+
+    :raises NoSoundOutput, OSError: as it would.
+    """
+    if path is None:
+        if sound_output() is None:
+            raise NoSoundOutput(NO_OUTPUT)
+    elif not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
+    elif path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
+
+
 def open_sink(path: Path | None, rate: int) -> Sink:
     """A sink for ``path``, or for the sound card when there is none.
 
@@ -189,6 +208,4 @@ def open_sink(path: Path | None, rate: int) -> Sink:
     command = player_or_none()
     if command is not None:
         return Player(command, rate)
-    raise NoSoundOutput(
-        "nothing here can play sound: install alsa-utils (aplay), or write a file with -o out.wav"
-    )
+    raise NoSoundOutput(NO_OUTPUT)

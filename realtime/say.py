@@ -44,6 +44,11 @@ class Spoken:
     audio_s: float
     wall_s: float
 
+    @property
+    def rtf(self) -> float:
+        """Seconds it took for a second of audio."""
+        return self.wall_s / self.audio_s
+
 
 class _Turn:
     """The figures of a turn while it runs. The feeder writes ``sent_s``, the player the rest."""
@@ -182,8 +187,9 @@ def say_local(
     *,
     voice: str | None = None,
     seed: int | None = None,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> Spoken:
-    """Speak ``pieces`` on an engine that this starts and stops.
+    """Speak ``pieces`` on an engine that this starts and stops; ``on_ready`` in between.
 
     :raises SayError: the engine refused or failed.
     :raises NoSoundOutput: from the sink.
@@ -195,6 +201,7 @@ def say_local(
             events.put(event)
 
     engine.start(deliver, events.put)
+    on_ready()
     try:
         with _Turn(open_sink, engine.info.sample_rate) as turn:
             stream = api.StreamId(1)
