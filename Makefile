@@ -63,7 +63,7 @@ bench: $(VENV)/.run
 	@$(BIN)/python -P -m shoal.loadtest.bench_turn $(ARGS)
 
 load: $(VENV)/.dev
-	@$(BIN)/python -P -m shoal.loadtest.run $(ARGS)
+	@$(BIN)/shoal load $(ARGS)
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis out.wav

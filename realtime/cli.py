@@ -12,22 +12,23 @@ import contextlib
 import errno
 import gc
 import os
-import re
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from types import MappingProxyType
+from typing import BinaryIO
 
 from shoal.engine.api import Engine, Reference
 from shoal.engine.api import Progress as Report
 from shoal.engine.checkpoint import CheckpointError
 from shoal.engine.config import BUILTIN_VOICE, EngineConfig
+from shoal.loadtest.command import run
 
-from .config import DEFAULT_PORT, ConfigError, server_config, setting
+from .arguments import build_parser
+from .config import ConfigError, server_config, setting
 from .progress import Progress
 
 STDIN_BLOCK_BYTES = 4096
@@ -44,7 +45,7 @@ class UsageError(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     flags = build_parser().parse_args(argv)
     try:
-        return int(flags.command(flags))
+        return COMMANDS[flags.command](flags)
     except CommandError as refusal:
         _complain(str(refusal))
         return 1
@@ -61,112 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _complain(message: str) -> None:
     print(f"shoal: {message}", file=sys.stderr)
-
-
-# The command line -------------------------------------------------------------------------------
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="shoal", description="A realtime voice server: text in over a WebSocket, speech out."
-    )
-    parser.add_argument("--version", action="version", version=f"shoal {metadata.version('shoal')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_serve(commands)
-    _add_say(commands)
-    _add_voice(commands)
-    _add_doctor(commands)
-    return parser
-
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
-
-
-def _engine_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", metavar="DIR", help="a checkpoint folder; without it, the built-in voice"
-    )
-    parser.add_argument(
-        "--device", type=_device, metavar="NAME", help="cpu or cuda; without it, what is there"
-    )
-    parser.add_argument("--dtype", choices=("auto", "fp32", "bf16", "fp8"), help="of the weights")
-
-
-def _add_serve(commands: Commands) -> None:
-    serve = commands.add_parser("serve", help="run the server")
-    _engine_flags(serve)
-    serve.add_argument("--engine", choices=("real", "fake"), default="real", help="fake: tones")
-    serve.add_argument("--host", help="127.0.0.1; 0.0.0.0 for every interface")
-    serve.add_argument("--port", type=_port, help=f"{DEFAULT_PORT}")
-    serve.add_argument("--slots", type=_positive, metavar="N", help="turns that speak at once")
-    serve.add_argument(
-        "--api-key", action="append", metavar="KEY", help="ask clients for it; repeat for several"
-    )
-    serve.add_argument("--allow-origin", action="append", metavar="URL", help="a web page's origin")
-    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
-    serve.add_argument("--log-json", action="store_true", default=None)
-    serve.set_defaults(command=_serve)
-
-
-def _add_say(commands: Commands) -> None:
-    say = commands.add_parser("say", help="speak a text")
-    say.add_argument(
-        "text", metavar="TEXT", help="what to say; - speaks standard input as it comes"
-    )
-    say.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a WAV file, do not play")
-    where = say.add_mutually_exclusive_group()
-    where.add_argument("--url", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the server")
-    where.add_argument("--local", action="store_true", help="no server: load the model here")
-    say.add_argument("--voice", metavar="ID")
-    say.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same speech")
-    say.add_argument("--api-key", metavar="KEY")
-    _engine_flags(say)
-    say.set_defaults(command=_say)
-
-
-def _add_voice(commands: Commands) -> None:
-    voice = commands.add_parser("voice", help="keep voices to speak with")
-    actions = voice.add_subparsers(required=True, metavar="ACTION")
-    add = actions.add_parser("add", help="keep a voice from a recording of 5 to 30 seconds")
-    add.add_argument("name", metavar="NAME")
-    add.add_argument("file", type=Path, metavar="FILE", help="wav, mp3, flac or ogg")
-    add.add_argument("--text", required=True, help="what is said in the recording, word for word")
-    add.add_argument("--replace", action="store_true", help="take the place of a voice so called")
-    _engine_flags(add)
-    add.set_defaults(command=_voice_add)
-    listing = actions.add_parser("list", help="list the voices")
-    listing.set_defaults(command=_voice_list)
-    remove = actions.add_parser("remove", help="forget a voice")
-    remove.add_argument("name", metavar="NAME")
-    remove.set_defaults(command=_voice_remove)
-
-
-def _add_doctor(commands: Commands) -> None:
-    doctor = commands.add_parser("doctor", help="say what this machine has and lacks")
-    doctor.add_argument("--model", type=Path, metavar="DIR")
-    doctor.set_defaults(command=_doctor)
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 0 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port")
-    return int(text)
-
-
-def _device(text: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
-        raise argparse.ArgumentTypeError(f"{text} is neither cpu nor cuda")
-    return text
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return int(text)
-
-
-# What the commands do ---------------------------------------------------------------------------
 
 
 def _engine_config(flags: argparse.Namespace) -> EngineConfig:
@@ -353,6 +248,13 @@ def _voice_remove(flags: argparse.Namespace) -> int:
     return 0
 
 
+def _load_test(flags: argparse.Namespace) -> int:
+    try:
+        return run(flags)
+    except ModuleNotFoundError as missing:
+        raise CommandError(f"no {missing.name} here: pip install 'shoal[load]'") from missing
+
+
 def _doctor(flags: argparse.Namespace) -> int:
     from .doctor import findings
 
@@ -362,3 +264,16 @@ def _doctor(flags: argparse.Namespace) -> int:
         print(finding.line(), flush=True)
         broken |= finding.required and not finding.ok
     return 1 if broken else 0
+
+
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(
+    {
+        "serve": _serve,
+        "say": _say,
+        "voice_add": _voice_add,
+        "voice_list": _voice_list,
+        "voice_remove": _voice_remove,
+        "load_test": _load_test,
+        "doctor": _doctor,
+    }
+)

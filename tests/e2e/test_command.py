@@ -105,7 +105,7 @@ def test_a_server_that_fails_in_the_middle_is_reported(shared: Any, tmp_path: Pa
 
 
 def test_a_server_that_serves_no_such_thing_is_reported(shared: Any) -> None:
-    with pytest.raises(SayError, match="answered with HTTP 40[34]"):
+    with pytest.raises(SayError, match=r"answered with HTTP 40[34]"):
         say_remote(f"{shared.http}/elsewhere", ["Hello."], lambda _rate: None)  # type: ignore
 
 

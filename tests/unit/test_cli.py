@@ -68,6 +68,7 @@ def test_it_runs_as_a_module_too() -> None:
         ["say", "Hello.", "--local", "--url", "ws://x"],
         ["voice"],
         ["voice", "add", "ann", "ann.wav"],
+        ["load"],
     ],
 )
 def test_a_wrong_command_line_is_two(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,7 @@ LAYERS: dict[str, Rule] = {
             "engine.fake",
             "engine.service",
             "engine.voices",
+            "loadtest.command",
         ),
         others=only(
             "numpy",
@@ -107,7 +108,7 @@ ENGINE_WITH_TORCH = only(
     "service",
 )
 # Only these may name the module that pulls torch in, and only inside a function.
-MAY_NAME_SERVICE = only("realtime/cli.py", "realtime/say.py", "realtime/voice_admin.py")
+MAY_NAME_SERVICE = only("realtime/cli.py")
 MAY_READ_ENVIRONMENT = only("realtime/config.py")
 
 MAX_LINES = 400

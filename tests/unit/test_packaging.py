@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Used where it is installed, done without where it is not.
+OPTIONAL = {"sounddevice"}
 
 
 def run(*command: str | Path) -> str:
@@ -52,7 +57,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_source_file_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    expected = {f"shoal/{path}" for path in source_files()}
+    # Pages about the code stay with the code.
+    expected = {f"shoal/{path}" for path in source_files() if path.suffix != ".md"}
     assert inside == expected
 
 
@@ -71,3 +77,38 @@ def test_the_command_runs_where_nothing_else_is_installed(wheel: Path, tmp_path:
     assert run(tmp_path / "bare" / "bin" / "shoal", "--version").strip() == f"shoal {version}"
     installed = run(python, "-P", "-c", "import shoal; print(*shoal.__path__)").strip()
     assert sorted(p.name for p in Path(installed).iterdir()) == sorted(layer_folders())
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    declared = [*project["dependencies"], *(one for extra in extras for one in extra)]
+    known = {name(requirement) for requirement in declared} | {"shoal", "pip", "setuptools"}
+    ours = set(layer_folders()) | {"tests"}
+    distributions = metadata.packages_distributions()
+    missing: set[str] = set()
+    for path in (*source_files(), *(p.relative_to(ROOT) for p in (ROOT / "tests").rglob("*.py"))):
+        if path.suffix != ".py":
+            continue
+        for module in imported(ROOT / path) - sys.stdlib_module_names - ours - OPTIONAL:
+            if not known & {name(d) for d in distributions.get(module, ())}:
+                missing.add(f"{path}: {module}")
+    assert missing == set()
+
+
+def name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of what a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                found |= {alias.name.split(".")[0] for alias in names}
+            case ast.ImportFrom(module=str(module), level=0):
+                found.add(module.split(".")[0])
+            case _:
+                pass
+    return found
