@@ -7,22 +7,25 @@ decode's.
 A step is planned before the results of the step before it are known. A row whose end the host has
 not seen yet runs once more; the device knows that it ended and changes nothing, and its result is
 dropped by generation. Slot and pages are free once the last step launched with them was collected.
+Every step that an utterance may take was promised its page beforehand (see :class:`Memory`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .api import Event
+from .api import Event, StreamId
 from .config import Limits
 from .jobs import (
     CodecBegin,
     CodecEnd,
     CodecFrames,
     CodecMessage,
+    CodecSilence,
     FirstTimes,
     PrefillJob,
     ToPrefill,
@@ -30,6 +33,7 @@ from .jobs import (
     VoiceJob,
 )
 from .memory import Memory
+from .pacing import choose
 from .prefixes import Prefix
 from .runner import Int32Array, Join, PageGrant, PrefillChunk, RunnerSpec, StepPlan, StepResult
 from .slots import SlotTable
@@ -65,6 +69,7 @@ class Batch:
         self._memory = memory
         self._closing = closing
         self._max_context = min(max_context, spec.max_positions)
+        self._most_positions = spec.max_positions
         self._out = out
         self._frame_s = spec.frame_samples / spec.sample_rate
         self.slots = SlotTable(spec.max_slots, memory.pool)
@@ -73,14 +78,22 @@ class Batch:
         self.frames = 0
         self.cut_off = 0
         """Utterances ended at their frame limit: the model did not stop by itself."""
-        self.starved: list[Stream] = []
-        """Streams that the last plan left out for want of pages."""
         self.wake_s: float | None = None
         """When a stream that sat out the last planned step may be due again."""
+
+    def keep_free(self, prefix_length: int) -> None:
+        """Pages that no context may count on: an unevictable prefix's, and one to copy from."""
+        pages = self._memory.pool.total - self._memory.pages_for(prefix_length) - 1
+        self._most_positions = min(self._most_positions, pages * self._memory.page_tokens)
+        self._max_context = min(self._max_context, self._most_positions)
 
     @property
     def frame_s(self) -> float:
         return self._frame_s
+
+    def frames_of(self, seconds: float) -> int:
+        """The fewest frames that last ``seconds``."""
+        return max(1, math.ceil(seconds / self._frame_s - 1e-6))
 
     @property
     def steps(self) -> int:
@@ -109,7 +122,8 @@ class Batch:
 
     def fits(self, prefix: Prefix, utterance: Utterance) -> bool:
         """Whether a fresh context on ``prefix`` can hold the utterance and some of its frames."""
-        return prefix.length + len(utterance.columns) + 1 < self._spec.max_positions
+        columns = prefix.length + len(utterance.columns)
+        return columns + self._limits.frames_base // 2 <= self._most_positions
 
     def continues(self, stream: Stream, utterance: Utterance) -> bool:
         """Whether the stream's context has room for the utterance and what it may become."""
@@ -132,34 +146,42 @@ class Batch:
         held: int | None = None
         if self.continues(stream, utterance):
             assert stream.context is not None
-            parts = [turn] if stream.closed else [self._closing, turn]
             context, at = stream.context, stream.context.length
-            columns = np.concatenate(parts)
-            if not self._memory.extend(context, at + len(columns) + 1):
+            columns = turn if stream.closed else np.concatenate([self._closing, turn])
+            end = at + len(columns)
+            frames = self._most_frames(stream, utterance, end)
+            if not self._memory.extend(stream, end, end + frames):
                 return None
-            self._memory.wake(stream)
         else:
             assert prefix is not None
             self.let_go(stream)
+            at = prefix.length
             columns = np.concatenate([*self._retold(stream, prefix, utterance), turn])
-            begun = self._memory.begin_context(prefix, prefix.length + len(columns) + 1)
+            end = at + len(columns)
+            frames = self._most_frames(stream, utterance, end)
+            begun = self._memory.begin_context(prefix, end, end + frames)
             if begun is None:
                 return None
             context, held = begun
-            at = prefix.length
         stream.context = context
         stream.held_page = held
         stream.job = job
         stream.phase = Phase.PREFILLING
         stream.join_column = columns[-1]
-        stream.join_position = stream.next_position = at + len(columns) - 1
+        stream.join_position = stream.next_position = end - 1
         stream.spoken = Spoken(turn)
         stream.closed = False
-        limit = self._limits.frames_base + int(self._limits.frames_per_byte * utterance.text_bytes)
-        asked = stream.opened.sampling.max_frames_per_segment
-        room = self._spec.max_positions - stream.join_position - 1
-        stream.frames_left = max(1, min(limit, room, asked if asked else limit))
+        stream.frames_left = frames
         return PrefillJob(job, self._chunks(context, columns[:-1], at, held), urgent=True)
+
+    def _most_frames(self, stream: Stream, utterance: Utterance, end: int) -> int:
+        """After how many frames the utterance, whose columns end at ``end``, is cut off.
+
+        The step that draws frame n feeds position ``end + n - 2``, and one step more may run.
+        """
+        limit = self._limits.frames_base + int(self._limits.frames_per_byte * utterance.text_bytes)
+        asked = stream.opened.sampling.max_frames_per_segment or limit
+        return max(1, min(limit, asked, self._most_positions - end))
 
     def _retold(self, stream: Stream, prefix: Prefix, utterance: Utterance) -> list[Int32Array]:
         """The last utterance again, when a context starts anew and has room for it."""
@@ -185,43 +207,44 @@ class Batch:
         )
 
     def prefilled(self, stream: Stream) -> None:
-        """The utterance's KV is written: the next step starts it."""
+        """The utterance's KV is written: the next step starts it, if the stream is still there."""
         stream.job = None
-        self._release_held(stream)
-        stream.phase = Phase.JOINING
-
-    def _release_held(self, stream: Stream) -> None:
         if stream.held_page is not None:
             self._memory.pool.release([stream.held_page])
             stream.held_page = None
+        if stream.slot is None:
+            self.let_go(stream)
+        else:
+            stream.phase = Phase.JOINING
 
     def unseat(self, stream: Stream) -> None:
         """Nothing to say: the slot is free after the last step with it, the context rests."""
-        if stream.slot is None:
-            return
+        if stream.slot is not None:
+            self._leave_slot(stream)
+            self._memory.rest(stream)
+
+    def _leave_slot(self, stream: Stream) -> None:
+        assert stream.slot is not None
         del self._seated[stream.slot]
         self.slots.release(stream.slot, (), stream.last_step, self._memory.collected)
         stream.slot = None
-        self._memory.rest(stream)
 
     def let_go(self, stream: Stream) -> None:
         """Drop the stream's context; its pages are free after its last step."""
         self._memory.wake(stream)
         if stream.context is not None:
+            self._memory.settle(stream.context)
             pages = tuple(stream.context.pages)
             stream.context = None
             self.slots.release(None, pages, stream.last_step, self._memory.collected)
 
     def remove(self, stream: Stream) -> None:
-        """Forget the stream's slot and context. Not while a prefill of it is under way."""
-        assert stream.job is None
-        self._release_held(stream)
-        self.let_go(stream)
-        if stream.slot is not None:
-            del self._seated[stream.slot]
-            self.slots.release(stream.slot, (), stream.last_step, self._memory.collected)
-            stream.slot = None
+        """Forget the stream: its slot at once, its pages when no prefill of it is under way."""
         stream.phase = Phase.IDLE
+        if stream.slot is not None:
+            self._leave_slot(stream)
+        if stream.job is None:
+            self.let_go(stream)
 
     # Steps ------------------------------------------------------------------------------------
 
@@ -230,14 +253,14 @@ class Batch:
         rows: list[int] = []
         joins: list[Join] = []
         grants: list[PageGrant] = []
-        self.starved = []
         for stream in self._due(now):
             assert stream.slot is not None and stream.context is not None
             if stream.phase is Phase.JOINING:
                 joins.append(self._join(stream, now))
-            elif not self._granted(stream, grants):
-                self.starved.append(stream)
-                continue
+            else:
+                had = len(stream.context.pages)
+                self._memory.grow(stream.context, stream.next_position + 1)
+                grants.extend(PageGrant(stream.slot, page) for page in stream.context.pages[had:])
             rows.append(stream.slot)
             stream.next_position += 1
             stream.last_step = self._step
@@ -249,42 +272,18 @@ class Batch:
 
     def _due(self, now: float) -> list[Stream]:
         """Streams that run now: most urgent first, those far ahead left out."""
-        due: list[tuple[float, int, Stream]] = []
-        ahead: list[tuple[float, int, Stream]] = []
-        self.wake_s = None
-        urgent = False
+        able: list[Stream] = []
+        leads: list[float | None] = []
+        starting = False
         for stream in self._seated.values():
-            if stream.paused or stream.phase not in (Phase.JOINING, Phase.RUNNING):
-                continue
-            if stream.next_position >= self._spec.max_positions:
-                continue
-            lead = stream.lead_s(now, self._frame_s)
-            if lead is not None and lead > self._limits.park_lead_s:
-                ahead.append((lead, stream.order, stream))
-                continue
-            # No sound yet: right behind those whose listener is about to run dry.
-            urgency = self._limits.urgent_lead_s if lead is None else lead
-            urgent |= urgency <= self._limits.urgent_lead_s
-            due.append((urgency, stream.order, stream))
-        if not due:
-            # Nobody is near: an idle device may as well run ahead, up to a point.
-            due = [entry for entry in ahead if entry[0] <= self._limits.furthest_lead_s]
-            ahead = [entry for entry in ahead if entry[0] > self._limits.furthest_lead_s]
-        for lead, _, _ in ahead:
-            limit = self._limits.park_lead_s if due else self._limits.furthest_lead_s
-            self._wake_at(now + lead - limit)
-        due.sort(key=lambda entry: entry[:2])
-        if urgent:
-            # Somebody is short: whoever has plenty leaves the step to them.
-            plenty = self._limits.park_lead_s / 2
-            held_back = [entry for entry in due if entry[0] > plenty]
-            due = [entry for entry in due if entry[0] <= plenty]
-            if held_back:
-                self._wake_at(now + self._frame_s)
-        return [stream for _, _, stream in due]
-
-    def _wake_at(self, when: float) -> None:
-        self.wake_s = when if self.wake_s is None else min(self.wake_s, when)
+            if stream.phase is Phase.PREFILLING:
+                starting |= stream.playing_since_s is None
+            elif stream.phase in (Phase.JOINING, Phase.RUNNING) and not stream.paused:
+                able.append(stream)
+                leads.append(stream.lead_s(now, self._frame_s))
+        chosen, wait_s = choose(leads, starting, self._limits)
+        self.wake_s = None if wait_s is None else now + wait_s
+        return [able[index] for index in chosen]
 
     def _join(self, stream: Stream, now: float) -> Join:
         assert stream.slot is not None and stream.context is not None
@@ -294,8 +293,8 @@ class Batch:
         stream.begin_playing_anew(now, self._frame_s)
         times = None
         if not stream.started:
-            text_s = stream.first_text_s if stream.first_text_s is not None else stream.slot_s
-            times = FirstTimes(text_s, stream.slot_s, now)
+            assert stream.text_s is not None
+            times = FirstTimes(stream.text_s, stream.asked_s, stream.slot_s, now)
         stream.started = True
         self._out.codec.append(CodecBegin(stream.id, stream.slot, stream.text, times))
         stream.text = None
@@ -309,21 +308,12 @@ class Batch:
             sampling=stream.sampling,
         )
 
-    def _granted(self, stream: Stream, grants: list[PageGrant]) -> bool:
-        """Make sure that the position to be fed has a page."""
-        assert stream.slot is not None and stream.context is not None
-        pages = stream.context.pages
-        had = len(pages)
-        if not self._memory.extend(stream.context, stream.next_position + 1):
-            return False
-        grants.extend(PageGrant(stream.slot, page) for page in pages[had:])
-        return True
-
     def collect(self, result: StepResult) -> list[Stream]:
         """Take a step's results in; returns the streams whose utterance ended with it."""
         self._memory.collected = result.step
         self.slots.settle(result.step)
         ended: list[Stream] = []
+        mute: set[StreamId] = set()
         sounding: list[Stream] = []
         codes: list[Int32Array] = []
         for row, (slot, generation) in enumerate(
@@ -338,13 +328,15 @@ class Batch:
                 continue
             stream.draws += 1
             if result.ended[row]:
+                if stream.spoken is not None and not stream.spoken.frames:
+                    mute.add(stream.id)
                 self._end(stream, cut_off=False)
                 ended.append(stream)
                 continue
             assert stream.spoken is not None
             stream.spoken.frames.append(result.columns[row])
             stream.frames_left -= 1
-            stream.frames_this_playing += 1
+            stream.frames += 1
             self.frames += 1
             sounding.append(stream)
             codes.append(result.columns[row, 1:])
@@ -354,13 +346,20 @@ class Batch:
         if sounding:
             streams = tuple(stream.id for stream in sounding)
             self._out.codec.append(CodecFrames(streams, np.stack(codes)))
-        self._out.codec.extend(CodecEnd(stream.id) for stream in ended)
+        for stream in ended:
+            self._out.codec.append(CodecEnd(stream.id))
+            if stream.id in mute:
+                frames = self.frames_of(self._limits.silence_s)
+                stream.frames += frames
+                self._out.codec.append(CodecSilence(stream.id, None, frames))
         return ended
 
     def _end(self, stream: Stream, *, cut_off: bool) -> None:
         assert stream.slot is not None and stream.spoken is not None
+        assert stream.context is not None
         stream.generation = self.slots.next_generation(stream.slot)
         stream.phase = Phase.IDLE
+        self._memory.settle(stream.context)
         if cut_off:
             # The device has not ended the row: what it writes next must meet nobody else's KV,
             # and what the model said is no example to go on from.
@@ -369,7 +368,6 @@ class Batch:
             stream.spoken = None
             self.let_go(stream)
             return
-        assert stream.context is not None
         stream.context.length = stream.join_position + 1 + len(stream.spoken.frames)
 
 

@@ -22,7 +22,8 @@ class Limits:
     urgent_lead_s: float = 0.15
     """Streams whose listener has less than this left run before anything else."""
     park_lead_s: float = 2.0
-    """Streams this far ahead of their listener leave the steps to those that are not."""
+    """Streams this far ahead of their listener leave the steps to those that are not. Those half as
+    far do so while somebody is short, or is on the way to their first sound."""
     furthest_lead_s: float = 30.0
     """Streams this far ahead are left out of steps even when nobody else wants them."""
     speaking_lead_s: float = 0.5
@@ -31,6 +32,8 @@ class Limits:
     """Composed segments a stream may hold ready."""
     prefill_chunk_tokens: int = 256
     """Columns that one prefill call computes before the prefill thread looks for shorter work."""
+    prefix_share: float = 0.7
+    """Of a context, what a voice may take at most: the rest is for what is said."""
     prefixes: int = 64
     """Prefilled voices kept; the least recently used one goes first."""
     frames_per_byte: float = 6.0

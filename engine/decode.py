@@ -79,7 +79,7 @@ class DecodeLoop:
             result = self._runner.collect(step)
             now = self._clock()
             self._last_step_s = now - launched_s
-            self._scheduler.result(result, now)
+            self._scheduler.result(result)
             self._send(self._scheduler.out)
         self.stats = self._scheduler.stats(now, self._last_step_s)
 

@@ -31,11 +31,15 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composed:
-    """A segment as the model will be asked to say it; no utterances: nothing in it is speakable."""
+    """A segment as the model will be asked to say it; no utterances: nothing in it is speakable.
+
+    ``error``: it could not be composed (a traceback was logged).
+    """
 
     stream: StreamId
     text: str = field(repr=False)
     utterances: tuple[Utterance, ...]
+    error: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,19 +86,25 @@ class VoiceFailed:
 
 @dataclass(frozen=True, slots=True)
 class Sounded:
-    """The first audio of a stretch of playing was delivered at ``at_s``."""
+    """The listener had nothing left to play, and got sound again at ``at_s``.
+
+    ``frames_before``: frames of the stream that were delivered earlier.
+    """
 
     stream: StreamId
     at_s: float
+    frames_before: int
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTimes:
-    """When a stream's first segment passed each stage (monotonic seconds)."""
+    """When a stream's first segment passed each stage (monotonic seconds): taken from the text,
+    asked for a slot, got it, began its first step."""
 
     text_s: float
+    asked_s: float
     slot_s: float
-    prefilled_s: float
+    joined_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +137,12 @@ class CodecEnd:
 
 @dataclass(frozen=True, slots=True)
 class CodecSilence:
-    """A segment without anything to speak: a short silence in its place."""
+    """``frames`` of silence in place of a segment without anything to speak, or, with ``text``
+    None, at the end of what the model was asked and had nothing to say to."""
 
     stream: StreamId
-    text: str = field(repr=False)
+    text: str | None = field(repr=False)
+    frames: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""KV pages between live contexts, idle contexts and prefixes: who is evicted when they run short.
+"""KV memory: shared prefixes, streams' contexts, promises of pages, and what is let go for room.
 
-Owns the pool, the prefix cache and the order of eviction. A page in use by a running context is
-never taken from it. One thread: decode's.
+Owns the page pool, the prefix cache and the order of eviction. An utterance is promised the pages
+that it may need at most before it begins, so a running one never lacks any and nobody who waits
+for pages holds any that cannot be taken. A page in use by a running context is never evicted. One
+thread: decode's.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from .api import StreamId
 from .pages import PagePool
@@ -22,22 +24,24 @@ class Memory:
         self.pool = PagePool(pages)
         self.prefixes = PrefixCache(self.pool, prefix_limit)
         self._idle: OrderedDict[StreamId, Stream] = OrderedDict()
+        self._promised = 0
         self.collected = -1
         """The last collected step: what an earlier step may still write is not evicted."""
+
+    @property
+    def promised(self) -> int:
+        """Free pages that are kept for utterances being spoken."""
+        return self._promised
 
     def pages_for(self, positions: int) -> int:
         """Pages that hold ``positions`` positions."""
         return -(-positions // self.page_tokens)
 
-    def take(self, count: int) -> tuple[int, ...] | None:
-        """``count`` pages, evicting what is idle; None when even that is not enough."""
-        while self.pool.free < count:
-            if not self._evict_idle_context() and not self.prefixes.evict_one():
-                return None
-        return self.pool.take(count)
-
-    def begin_context(self, prefix: Prefix, positions: int) -> tuple[Context, int | None] | None:
-        """A context on ``prefix`` with room for ``positions``, and the shared page to copy first.
+    def begin_context(
+        self, prefix: Prefix, positions: int, most: int
+    ) -> tuple[Context, int | None] | None:
+        """A context on ``prefix`` with room for ``positions`` and the promise of ``most``, and the
+        shared page to copy first; None, and nothing done, without pages.
 
         Whole pages of the prefix are shared. A last page that is only partly the prefix's is to be
         copied to ``context.pages[prefix.length // page_tokens]``; its number is the second value,
@@ -46,28 +50,60 @@ class Memory:
         whole = prefix.length // self.page_tokens
         # Hold the prefix's pages first: making room must not evict them from under us.
         self.pool.share(prefix.pages)
-        own = self.take(self.pages_for(positions) - whole)
-        if own is None:
+        if not self._make_room(self.pages_for(most) - whole):
             self.pool.release(prefix.pages)
             return None
         partial = prefix.pages[whole] if whole < len(prefix.pages) else None
-        return Context([*prefix.pages[:whole], *own], prefix.length), partial
+        context = Context(list(prefix.pages[:whole]), prefix.length)
+        self._promise(context, most)
+        self.grow(context, positions)
+        return context, partial
 
-    def extend(self, context: Context, positions: int) -> bool:
-        """Make room for ``positions`` positions in all. False, and nothing done, without pages."""
+    def extend(self, stream: Stream, positions: int, most: int) -> bool:
+        """Wake the stream's context and give it room for ``positions`` and the promise of ``most``.
+
+        False, and nothing done, without pages.
+        """
+        context = stream.context
+        assert context is not None and not context.promised
+        resting = self._idle.pop(stream.id, None) is not None
+        if not self._make_room(self.pages_for(most) - len(context.pages)):
+            if resting:
+                self.rest(stream)
+            return False
+        self._promise(context, most)
+        self.grow(context, positions)
+        return True
+
+    def grow(self, context: Context, positions: int) -> None:
+        """Make room for ``positions`` in all, out of what was promised."""
         missing = self.pages_for(positions) - len(context.pages)
         if missing <= 0:
-            return True
-        pages = self.take(missing)
-        if pages is None:
-            return False
+            return
+        assert missing <= context.promised
+        pages = self.pool.take(missing)
+        assert pages is not None
         context.pages.extend(pages)
-        return True
+        context.promised -= missing
+        self._promised -= missing
+
+    def settle(self, context: Context) -> None:
+        """The utterance is over: what was promised and not needed is anybody's again."""
+        self._promised -= context.promised
+        context.promised = 0
+
+    def _promise(self, context: Context, most: int) -> None:
+        context.promised = max(0, self.pages_for(most) - len(context.pages))
+        self._promised += context.promised
 
     def reserve_prefix(self, key: PrefixKey, length: int) -> Prefix | None:
         """A new entry with pages to be written, or None without pages."""
-        pages = self.take(self.pages_for(length))
-        return None if pages is None else self.prefixes.add(key, length, pages)
+        count = self.pages_for(length)
+        if not self._make_room(count):
+            return None
+        pages = self.pool.take(count)
+        assert pages is not None
+        return self.prefixes.add(key, length, pages)
 
     # Idle contexts ----------------------------------------------------------------------------
 
@@ -81,16 +117,39 @@ class Memory:
         """The stream's context is in use again."""
         self._idle.pop(stream.id, None)
 
-    def forget(self, stream: Stream) -> None:
-        """Let go of a resting stream's context."""
-        self.wake(stream)
-        if stream.context is not None:
-            self.pool.release(stream.context.pages)
-            stream.context = None
+    # Eviction ---------------------------------------------------------------------------------
+
+    def _make_room(self, count: int) -> bool:
+        """Whether ``count`` pages are free and promised to nobody, evicting what is idle.
+
+        Evicts nothing when even everything would not be enough.
+        """
+        wanted = count + self._promised
+        if self.pool.free >= wanted:
+            return True
+        if self.pool.free + self._evictable() < wanted:
+            return False
+        while self.pool.free < wanted:
+            if not self._evict_idle_context():
+                evicted = self.prefixes.evict_one()
+                assert evicted
+        return True
+
+    def _evictable(self) -> int:
+        """Pages that would be free without the idle contexts and the unpinned prefixes."""
+        idle = Counter(self.prefixes.evictable_pages())
+        for stream in self._idle.values():
+            if stream.last_step <= self.collected:
+                assert stream.context is not None
+                idle.update(stream.context.pages)
+        return sum(self.pool.holders(page) == held for page, held in idle.items())
 
     def _evict_idle_context(self) -> bool:
         for stream in self._idle.values():
             if stream.last_step <= self.collected:
-                self.forget(stream)
+                self.wake(stream)
+                assert stream.context is not None
+                self.pool.release(stream.context.pages)
+                stream.context = None
                 return True
         return False

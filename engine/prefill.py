@@ -8,6 +8,7 @@ waits for, then voices. Knows nothing of streams' states.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -84,11 +85,19 @@ class Prefiller:
                 line.append((message, deque(message.chunks)))
         return True
 
+    def _composed(self, job: ComposeJob) -> Composed:
+        try:
+            return self._composer.compose(job)
+        except Exception as error:
+            # Without the error's own words: they may quote the text.
+            trace = "".join(traceback.format_tb(error.__traceback__))
+            log.error("composing text failed: %s\n%s", type(error).__name__, trace)
+            return Composed(job.stream, job.text, (), error=True)
+
     def work(self) -> None:
         """One piece of the most urgent work."""
         if self._text:
-            job = self._text.popleft()
-            self._report(self._composer.compose(job))
+            self._report(self._composed(self._text.popleft()))
             return
         line = self._urgent or self._rest
         if not line:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .pages import PagePool
@@ -68,6 +69,12 @@ class PrefixCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._pool.release(entry.pages)
+
+    def evictable_pages(self) -> Iterator[int]:
+        """The pages of every entry that :meth:`evict_one` could let go, one after another."""
+        for entry in self._entries.values():
+            if entry.ready and not entry.pinned:
+                yield from entry.pages
 
     def evict_one(self) -> bool:
         """Let go of the least recently used entry that is ready and not pinned."""

@@ -13,7 +13,6 @@ slot are refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .api import (
     Cancel,
@@ -29,11 +28,11 @@ from .api import (
     Prepare,
     PushText,
     Resume,
-    Sampling,
     StreamId,
 )
 from .batch import Batch, Outgoing
 from .config import Limits
+from .defaults import VoiceDefaults
 from .jobs import (
     CodecDrop,
     CodecFinish,
@@ -49,23 +48,12 @@ from .jobs import (
 )
 from .memory import Memory
 from .prefixes import Prefix
-from .runner import Int32Array, RunnerSpec, SlotSampling, StepPlan, StepResult
+from .runner import Int32Array, RunnerSpec, StepPlan, StepResult
 from .streams import Phase, Stream
 from .text import FlushMark, Segment, TextFeed, TextLimitError
 from .voicing import Voicing
 
 BUSY = "all slots are busy, try again in a moment"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VoiceDefaults:
-    """What the loaded model brings: sampling, bounds, the default voice's prefix, ``closing``."""
-
-    sampling: Sampling
-    max_segment_chars: int | None
-    max_context: int
-    prefix: Int32Array
-    closing: Int32Array
 
 
 class Scheduler:
@@ -87,6 +75,7 @@ class Scheduler:
         self._batch = Batch(
             spec, limits, self._memory, defaults.closing, defaults.max_context, self.out
         )
+        self._batch.keep_free(len(defaults.prefix))
         self._streams: dict[StreamId, Stream] = {}
         self._awake: dict[StreamId, Stream] = {}
         self._opened = 0
@@ -113,7 +102,7 @@ class Scheduler:
             return
         match command:
             case PushText(_, text):
-                self._push(stream, text, now)
+                self._guarded(stream, lambda: stream.feed.push(text, now))
             case Flush(_, mark):
                 self._guarded(stream, lambda: stream.feed.flush(mark))
             case EndText():
@@ -122,12 +111,12 @@ class Scheduler:
             case Cancel():
                 self.out.codec.append(CodecDrop(stream.id))
                 self._remove(stream)
-                return
             case Pause():
                 stream.paused = True
             case Resume():
                 stream.paused = False
-        self._awake[stream.id] = stream
+        if stream.id in self._streams:
+            self._awake[stream.id] = stream
 
     def _open(self, command: Open, now: float) -> None:
         if command.stream in self._streams:
@@ -140,32 +129,12 @@ class Scheduler:
             opened=command,
             opened_s=now,
             order=self._opened,
-            sampling=self._resolved(command.sampling),
+            sampling=self._defaults.resolved(command.sampling, self._fresh_seed()),
             feed=TextFeed(command.segmentation, self._defaults.max_segment_chars),
         )
         self._streams[stream.id] = stream
         self._voicing.prepare(command.voice, stream)
         self._awake[stream.id] = stream
-
-    def _resolved(self, asked: Sampling) -> SlotSampling:
-        own = self._defaults.sampling
-
-        def chosen(value: float | None, default: float | None) -> float:
-            picked = default if value is None else value
-            assert picked is not None
-            return picked
-
-        return SlotSampling(
-            temperature=float(chosen(asked.temperature, own.temperature)),
-            top_p=float(chosen(asked.top_p, own.top_p)),
-            top_k=int(chosen(asked.top_k, own.top_k)),
-            seed=self._fresh_seed() if asked.seed is None else asked.seed,
-        )
-
-    def _push(self, stream: Stream, text: str, now: float) -> None:
-        if stream.first_text_s is None and text.strip():
-            stream.first_text_s = now
-        self._guarded(stream, lambda: stream.feed.push(text, now))
 
     def _guarded(self, stream: Stream, action: Callable[[], None]) -> None:
         try:
@@ -180,47 +149,52 @@ class Scheduler:
         match message:
             case Composed(stream=sid):
                 stream = self._streams.get(sid)
-                if stream is not None:
-                    stream.composing = False
-                    stream.ready.append(message)
-                    self._awake[sid] = stream
+                if stream is None:
+                    return
+                if message.error:
+                    self._fail(stream, Fault.ENGINE, "the text could not be prepared")
+                    return
+                stream.composing = False
+                stream.ready.append(message)
+                self._awake[sid] = stream
             case Prefilled(job, error):
                 self._prefilled(job, error)
             case VoiceReady(job, columns):
-                if len(columns) >= self._defaults.max_context:
-                    for stream in self._voicing.failed(job):
-                        self._fail(stream, Fault.CLIENT, "the references are too long")
-                else:
-                    for stream in self._voicing.prepared(job, columns):
-                        self._awake[stream.id] = stream
+                self._voice_ready(job, columns)
             case VoiceFailed(job, fault, text):
                 for stream in self._voicing.failed(job):
                     self._fail(stream, fault, text)
-            case Sounded(sid, at_s):
+            case Sounded(sid, at_s, frames_before):
                 stream = self._streams.get(sid)
-                if stream is not None and not stream.sounded:
-                    stream.sounded, stream.playing_since_s = True, at_s
+                if stream is not None:
+                    stream.playing_since_s, stream.frames_before = at_s, frames_before
+
+    def _voice_ready(self, job: int, columns: Int32Array) -> None:
+        most = int(self._defaults.max_context * self._limits.prefix_share)
+        if len(columns) <= most:
+            for stream in self._voicing.prepared(job, columns):
+                self._awake[stream.id] = stream
+            return
+        text = (
+            f"the references are too long for this model: {len(columns)} positions of text and "
+            f"sound, at most {most}; a shorter recording will do"
+        )
+        for stream in self._voicing.failed(job):
+            self._fail(stream, Fault.CLIENT, text)
 
     def _prefilled(self, job: int, error: bool) -> None:
         key = self._voicing.written(job, error)
-        if key is not None:
-            for stream in [s for s in self._streams.values() if s.prefix == key]:
-                self._awake[stream.id] = stream
-                if error:
-                    self._fail(stream, Fault.ENGINE, "the voice could not be prepared")
+        if key is None:
+            stream = self._turns.pop(job)
+            self._batch.prefilled(stream)
+            if error and stream.id in self._streams:
+                self._fail(stream, Fault.ENGINE, "the text could not be prefilled")
             return
-        stream = self._turns.pop(job)
-        self._batch.prefilled(stream)
-        if stream.id not in self._streams:
-            self._batch.remove(stream)
-        elif error:
-            self._fail(stream, Fault.ENGINE, "the text could not be prefilled")
-
-    def _announce(self, stream: Stream, now: float) -> None:
-        if not stream.announced and self._voicing.prefix_of(stream) is not None:
-            stream.announced = True
-            waited = now - stream.opened_s
-            self.out.events.append(Opened(stream.id, waited, stream.prefix_was_cached))
+        for stream in [s for s in self._streams.values() if s.prefix == key]:
+            self._awake[stream.id] = stream
+            # Those who speak have what they need.
+            if error and (stream.phase is Phase.WAITING or not stream.announced):
+                self._fail(stream, Fault.ENGINE, "the voice could not be prefilled")
 
     # Every turn of the loop -------------------------------------------------------------------
 
@@ -228,17 +202,25 @@ class Scheduler:
         """Move every stream on that can move: text to segments, segments to slots."""
         waiting: list[Stream] = []
         for stream in list(self._awake.values()):
-            self._announce(stream, now)
+            if not stream.announced:
+                self._announce(stream, now)
             self._read(stream, now)
-            if stream.phase is Phase.IDLE:
+            if stream.phase is Phase.IDLE and stream.announced:
                 self._next_utterance(stream, now)
-            if stream.id in self._streams and stream.phase is Phase.WAITING:
+            if stream.phase is Phase.WAITING and stream.id in self._streams:
                 waiting.append(stream)
         self._seat(waiting, now)
 
+    def _announce(self, stream: Stream, now: float) -> None:
+        prefix = self._voicing.prefix_of(stream)
+        if prefix is not None and prefix.ready:
+            stream.announced = True
+            waited = now - stream.opened_s
+            self.out.events.append(Opened(stream.id, waited, stream.prefix_was_cached))
+
     def _read(self, stream: Stream, now: float) -> None:
         """Take what the stream's text is ready to give."""
-        while not stream.composing and len(stream.ready) < self._limits.held_results:
+        while self._reads(stream):
             lead = stream.lead_s(now, self._batch.frame_s)
             speaking = stream.phase is not Phase.IDLE or (
                 lead is not None and lead > self._limits.speaking_lead_s
@@ -248,6 +230,8 @@ class Scheduler:
                 case None:
                     return
                 case Segment(text, speakable=True):
+                    if stream.text_s is None:
+                        stream.text_s = now
                     stream.composing = True
                     self.out.prefill.append(ComposeJob(stream.id, text))
                 case Segment(text):
@@ -255,17 +239,23 @@ class Scheduler:
                 case FlushMark():
                     stream.ready.append(item)
 
+    def _reads(self, stream: Stream) -> bool:
+        return not stream.composing and len(stream.ready) < self._limits.held_results
+
     def _next_utterance(self, stream: Stream, now: float) -> None:
         """Between utterances: begin the next, or pass what needs no model, or come to rest."""
+        stream.held_until_s = None
         while not stream.utterances and stream.ready:
-            match item := stream.ready.popleft():
+            match item := stream.ready[0]:
                 case FlushMark(mark):
                     self.out.codec.append(CodecMark(stream.id, mark))
                 case Composed(text=text, utterances=()):
-                    self.out.codec.append(CodecSilence(stream.id, text))
+                    if not self._silence(stream, text, now):
+                        break
                 case Composed():
                     stream.utterances.extend(item.utterances)
                     stream.text = item.text
+            stream.ready.popleft()
             self._read(stream, now)
         if stream.utterances:
             stream.phase = Phase.WAITING
@@ -273,60 +263,76 @@ class Scheduler:
             return
         if stream.composing:
             return
-        if stream.ending and stream.feed.ended:
+        if stream.ending and stream.feed.ended and not stream.ready:
             self.out.codec.append(CodecFinish(stream.id))
             self._remove(stream)
             return
         self._batch.unseat(stream)
-        if not stream.feed.pending and stream.announced:
+        if not stream.feed.pending and not stream.ready:
             self._awake.pop(stream.id, None)
+
+    def _silence(self, stream: Stream, text: str, now: float) -> bool:
+        """Say nothing for a moment, unless the listener has enough or wants no more now."""
+        stream.begin_playing_anew(now, self._batch.frame_s)
+        lead = stream.lead_s(now, self._batch.frame_s) or 0.0
+        if stream.paused:
+            return False
+        if lead > self._limits.park_lead_s:
+            stream.held_until_s = now + lead - self._limits.park_lead_s
+            return False
+        frames = self._batch.frames_of(self._limits.silence_s)
+        stream.frames += frames
+        self.out.codec.append(CodecSilence(stream.id, text, frames))
+        return True
 
     def _seat(self, waiting: list[Stream], now: float) -> None:
         """Give slots: those who have one or have begun to speak first, then in order of arrival."""
         waiting.sort(key=lambda s: (s.slot is None, not s.started, s.waiting_since_s, s.order))
         new = 0
         for stream in waiting:
-            assert stream.waiting_since_s is not None
-            prefix = self._voicing.prefix_of(stream)
-            utterance = stream.utterances[0]
-            if prefix is not None and not self._batch.fits(prefix, utterance):
-                self._fail(stream, Fault.CLIENT, "text and voice exceed the model's context")
+            if self._batch.continues(stream, stream.utterances[0]):
+                prefix, able = None, True
+            else:
+                prefix = self._voicing.prefix_of(stream)
+                able = prefix is not None and prefix.ready
+                if prefix is not None and not self._batch.fits(prefix, stream.utterances[0]):
+                    self._fail(stream, Fault.CLIENT, "text and voice exceed the model's context")
+                    continue
+            if able and self._batch.seat(stream) and self._start(stream, prefix, now):
                 continue
-            if prefix is not None or self._batch.continues(stream, utterance):
-                if self._batch.seat(stream):
-                    self._start(stream, prefix, now)
-            if stream.phase is not Phase.WAITING or stream.started:
+            if stream.started:
                 continue
             new += 1
-            # A voice that is still being prepared is not the server's being full.
-            overdue = now - stream.waiting_since_s > self._limits.wait_s and prefix is not None
-            if overdue or new > self._limits.waiting:
+            if new > self._limits.waiting or self._overdue(stream, now):
                 self._fail(stream, Fault.BUSY, BUSY)
 
-    def _start(self, stream: Stream, prefix: Prefix | None, now: float) -> None:
+    def _overdue(self, stream: Stream, now: float) -> bool:
+        """A new stream has waited too long for a slot; one that waits for its voice has not."""
+        assert stream.waiting_since_s is not None
+        if now < stream.waiting_since_s + self._limits.wait_s:
+            return False
+        return not self._voicing.writing(stream)
+
+    def _start(self, stream: Stream, prefix: Prefix | None, now: float) -> bool:
         self._jobs += 1
         job = self._batch.start(stream, stream.utterances[0], prefix, self._jobs)
         if job is None:
             self._batch.unseat(stream)
-            return
+            return False
         stream.utterances.popleft()
-        stream.waiting_since_s = None
         if not stream.started:
-            stream.slot_s = now
+            assert stream.waiting_since_s is not None
+            stream.asked_s, stream.slot_s = stream.waiting_since_s, now
+        stream.waiting_since_s = None
         self._turns[job.job] = stream
         self.out.prefill.append(job)
+        return True
 
     def plan(self, now: float) -> StepPlan | None:
         """The next step, already counted as launched."""
-        plan = self._batch.plan(now)
-        in_flight = self._batch.steps - 1 - self._memory.collected
-        if plan is None and self._batch.starved and not in_flight:
-            # Everybody who could run lacks pages, and nobody holds any that could be taken.
-            newest = max(self._batch.starved, key=lambda stream: stream.order)
-            self._fail(newest, Fault.BUSY, "no memory is left for this conversation")
-        return plan
+        return self._batch.plan(now)
 
-    def result(self, result: StepResult, now: float) -> None:
+    def result(self, result: StepResult) -> None:
         """Take a collected step in."""
         for stream in self._batch.collect(result):
             self._awake[stream.id] = stream
@@ -335,10 +341,12 @@ class Scheduler:
         """When :meth:`advance` or :meth:`plan` may have something to do without any message."""
         times = [self._batch.wake_s]
         for stream in self._awake.values():
-            if not stream.composing and len(stream.ready) < self._limits.held_results:
+            times.append(stream.held_until_s)
+            if self._reads(stream):
                 times.append(stream.feed.deadline())
             if stream.waiting_since_s is not None and not stream.started:
-                times.append(stream.waiting_since_s + self._limits.wait_s)
+                if not self._voicing.writing(stream):
+                    times.append(stream.waiting_since_s + self._limits.wait_s)
         due = [when for when in times if when is not None]
         return max(now, min(due)) if due else None
 
@@ -352,8 +360,7 @@ class Scheduler:
         self._streams.pop(stream.id, None)
         self._awake.pop(stream.id, None)
         self._voicing.forget(stream)
-        if stream.job is None:
-            self._batch.remove(stream)
+        self._batch.remove(stream)
 
     # Figures ----------------------------------------------------------------------------------
 

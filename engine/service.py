@@ -30,13 +30,14 @@ from .api import (
 from .checkpoint import VoiceConfig
 from .config import EngineConfig
 from .decode import DecodeLoop, Inbound
+from .defaults import VoiceDefaults
 from .frontend import make_frontend
 from .jobs import CodecMessage, ToPrefill, VoiceJob
 from .loading import LoadedModel, load_model
 from .prefill import Composer, Prefiller
 from .prompt import PromptBuilder
 from .reference import VoicePreparer
-from .scheduler import Scheduler, VoiceDefaults
+from .scheduler import Scheduler
 from .vocode import Vocoder
 from .voices import VoiceStore
 
@@ -88,6 +89,8 @@ class SpeechEngine:
         self._threads: list[threading.Thread] = []
         self._loop: DecodeLoop | None = None
         self._stopping = False
+        self._dying = threading.Lock()
+        self._dead = False
 
     @property
     def info(self) -> EngineInfo:
@@ -146,7 +149,6 @@ class SpeechEngine:
             guarded,
             self._inbox.put,
             lambda stream: self._inbox.put(Cancel(stream)),
-            self._config.limits.silence_s,
             clock,
         )
         bodies: dict[str, Callable[[], None]] = {
@@ -167,7 +169,10 @@ class SpeechEngine:
             body()
         except BaseException as error:  # a thread of ours died: the process has to end
             log.exception("the %s thread died", name)
-            on_fatal(error)
+            with self._dying:
+                first, self._dead = not self._dead, True
+            if first:
+                on_fatal(error)
 
     def submit(self, command: Command) -> None:
         self._inbox.put(command)

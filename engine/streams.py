@@ -33,10 +33,14 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """A stream's KV: its page table (every page held once), and how far it is written."""
+    """A stream's KV: its page table (every page held once), and how far it is written.
+
+    ``promised``: pages beyond these that the memory keeps free for the utterance being spoken.
+    """
 
     pages: list[int]
     length: int
+    promised: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -99,33 +103,34 @@ class Stream:
 
     # Playout
     waiting_since_s: float | None = None
-    first_text_s: float | None = None
+    """Since when the utterance that comes next has been waiting for a slot and pages."""
+    text_s: float | None = None
+    """When the first speakable segment was taken; likewise the next two, of that segment."""
+    asked_s: float = 0.0
     slot_s: float = 0.0
-    sounded: bool = False
-    """Audio of this stretch has reached the listener; ``playing_since_s`` is when."""
-    playing_since_s: float = 0.0
-    frames_this_playing: int = 0
+    held_until_s: float | None = None
+    """When a silence that the listener is not near enough for may follow."""
     started: bool = False
-    """Some segment was begun: this stream is never refused for want of a slot any more."""
+    """Some utterance was begun: this stream is never refused for want of a slot any more."""
+    frames: int = 0
+    """Frames of sound made so far, silences included."""
+    playing_since_s: float | None = None
+    """When the listener began to hear what is playing, which is all but the first
+    ``frames_before`` frames; None when nothing is."""
+    frames_before: int = 0
 
     @property
     def id(self) -> StreamId:
         return self.opened.stream
 
     def lead_s(self, now: float, frame_s: float) -> float | None:
-        """Generated audio that the listener has not heard yet; None before the first sound."""
-        if not self.sounded:
+        """Sound that was made and not heard yet; None while nothing is playing."""
+        if self.playing_since_s is None:
             return None
-        return self.playing_since_s + self.frames_this_playing * frame_s - now
+        return self.playing_since_s + (self.frames - self.frames_before) * frame_s - now
 
     def begin_playing_anew(self, now: float, frame_s: float) -> None:
-        """Count playout from the next sound on when the listener has run dry meanwhile."""
+        """Count from the next sound on when the listener has run dry meanwhile."""
         lead = self.lead_s(now, frame_s)
-        if lead is None or lead <= 0.0:
-            self.sounded = False
-            self.frames_this_playing = 0
-
-    @property
-    def has_text(self) -> bool:
-        """Something is to be said, or a mark to be reached, that was already taken."""
-        return bool(self.utterances or self.ready or self.composing)
+        if lead is not None and lead <= 0.0:
+            self.playing_since_s = None

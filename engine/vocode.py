@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
@@ -39,8 +39,8 @@ from .jobs import (
     FirstTimes,
     Sounded,
 )
-from .pacing import Playout, due_frames
-from .runner import Int32Array, Runner, VocodeBatch
+from .pacing import Playout, due_frames, due_in_s
+from .runner import Int16Array, Int32Array, Runner, VocodeBatch
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,10 @@ class _Stretch:
     codes: deque[Int32Array] = field(default_factory=deque["Int32Array"])
     complete: bool = False
     begun: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.complete and not self.codes
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +87,11 @@ class _Row:
 
 
 class Vocoder:
-    """``run`` is the thread's body; :meth:`take` and :meth:`work` are its parts, for tests."""
+    """``run`` is the thread's body; :meth:`take` and :meth:`work` are its parts, for tests.
+
+    What waits is bounded by the scheduler, which lets no stream run further than its limits ahead
+    of the listener.
+    """
 
     def __init__(
         self,
@@ -92,9 +100,9 @@ class Vocoder:
         deliver: Deliver,
         sounded: Callable[[Sounded], None],
         cancel: Callable[[StreamId], None],
-        silence_s: float,
         clock: Callable[[], float],
     ) -> None:
+        """``cancel`` asks for the end of a stream that failed here."""
         spec = runner.spec
         self._runner = runner
         self._inbox = inbox
@@ -103,139 +111,175 @@ class Vocoder:
         self._cancel = cancel
         self._clock = clock
         self._frame_samples = spec.frame_samples
-        self._rate = spec.sample_rate
         self._frame_s = spec.frame_samples / spec.sample_rate
-        self._sizes = spec.pcm_batch_frames
-        self._silence_frames = max(1, round(silence_s / self._frame_s))
+        self._sizes = tuple(sorted(spec.pcm_batch_frames, reverse=True))
         self._listeners: dict[StreamId, _Listener] = {}
-        self._order: deque[tuple[int, _Stretch]] = deque()
-        """Stretches that still hold frames, in the order they began: who owns a slot's state."""
+        self._lines: dict[int, deque[_Stretch]] = {}
+        """Per slot the stretches that still hold frames: the first owns the slot's state."""
+        self._failed: set[StreamId] = set()
+        """Streams that failed here and that the decode thread has not let go of yet."""
+        self._stopped = False
 
     def run(self) -> None:
         """Until ``None`` comes."""
-        while (message := self._inbox.get()) is not None:
-            self.take(message)
-            if not self._drain():
-                return
-            while self.work():
-                if not self._drain():
-                    return
+        while not self._stopped:
+            try:
+                self._note(self._inbox.get(timeout=self._patience_s()))
+            except Empty:
+                pass
+            self._drain()
+            while not self._stopped and self.work():
+                self._drain()
 
-    def _drain(self) -> bool:
+    def _note(self, message: CodecMessage | None) -> None:
+        if message is None:
+            self._stopped = True
+        else:
+            self.take(message)
+
+    def _drain(self) -> None:
         try:
-            while True:
-                message = self._inbox.get_nowait()
-                if message is None:
-                    return False
-                self.take(message)
+            while not self._stopped:
+                self._note(self._inbox.get_nowait())
         except Empty:
-            return True
+            return
 
     def take(self, message: CodecMessage) -> None:
         """Note a message; nothing is decoded yet."""
         match message:
             case CodecFrames(streams, codes):
                 for stream, frame in zip(streams, codes, strict=True):
-                    listener = self._listeners.get(stream)
-                    if listener is not None:
-                        stretch = listener.items[-1]
-                        assert isinstance(stretch, _Stretch)
+                    if (stretch := self._last_stretch(stream)) is not None:
                         stretch.codes.append(frame)
                 return
-            case CodecBegin(stream, slot, text, times):
-                stretch = _Stretch(slot, text, times)
-                self._order.append((slot, stretch))
-                self._listeners.setdefault(stream, _Listener()).items.append(stretch)
-            case CodecEnd(stream):
-                listener = self._listeners.get(stream)
-                if listener is not None:
-                    stretch = listener.items[-1]
-                    assert isinstance(stretch, _Stretch)
-                    stretch.complete = True
             case CodecDrop(stream):
-                listener = self._listeners.pop(stream, None)
-                for item in listener.items if listener is not None else ():
-                    if isinstance(item, _Stretch):
-                        item.complete = True
-                        item.codes.clear()
-            case (
-                CodecSilence(stream=stream) | CodecMark(stream=stream) | CodecFinish(stream=stream)
-            ):
+                self._failed.discard(stream)
+                self._forget(stream)
+                return
+            case _:
+                stream = message.stream
+        if stream in self._failed:
+            if isinstance(message, CodecFinish):
+                self._failed.discard(stream)
+            return
+        match message:
+            case CodecBegin(_, slot, text, times):
+                stretch = _Stretch(slot, text, times)
+                self._lines.setdefault(slot, deque()).append(stretch)
+                self._listeners.setdefault(stream, _Listener()).items.append(stretch)
+            case CodecEnd():
+                if (stretch := self._last_stretch(stream)) is not None:
+                    stretch.complete = True
+            case CodecSilence() | CodecMark() | CodecFinish():
+                stretch = self._last_stretch(stream)
+                if stretch is not None:  # a stream that fails does so in the middle of one
+                    stretch.complete = True
                 self._listeners.setdefault(stream, _Listener()).items.append(message)
 
+    def _last_stretch(self, stream: StreamId) -> _Stretch | None:
+        listener = self._listeners.get(stream)
+        last = listener.items[-1] if listener is not None and listener.items else None
+        return last if isinstance(last, _Stretch) else None
+
+    def _forget(self, stream: StreamId) -> None:
+        listener = self._listeners.pop(stream, None)
+        for item in listener.items if listener is not None else ():
+            if isinstance(item, _Stretch):
+                item.complete = True
+                item.codes.clear()
+
     def work(self) -> bool:
-        """Decode one group of what is due and deliver it; False when nothing is."""
+        """Deliver what is ready and decode one group of what is due; False when nothing is."""
         now = self._clock()
         events: list[Event] = []
         for stream in list(self._listeners):
             self._pass_ready(stream, now, events)
         rows = self._due(now)
+        if events:
+            self._deliver(events)
         if rows:
             # The listeners that are worst off first, with everybody who needs as many frames.
             rows.sort(key=lambda row: row.lead_s)
-            group = [row for row in rows if row.frames == rows[0].frames]
-            events.extend(self._decode(group, now))
-        if events:
-            self._deliver(events)
+            sound = self._decode([row for row in rows if row.frames == rows[0].frames], now)
+            if sound:
+                self._deliver(sound)
         return bool(rows or events)
 
-    def _due(self, now: float) -> list[_Row]:
-        while self._order and self._order[0][1].complete and not self._order[0][1].codes:
-            self._order.popleft()
-        owners: dict[int, _Stretch] = {}
-        for slot, stretch in self._order:
-            if stretch.codes or not stretch.complete:
-                owners.setdefault(slot, stretch)
-        rows: list[_Row] = []
+    def _heads(self) -> Iterator[tuple[StreamId, _Listener, _Stretch]]:
+        """Whose next item is sound that their slot's state is ready for."""
+        for line in self._lines.values():
+            while line and line[0].over:
+                line.popleft()
         for stream, listener in self._listeners.items():
-            stretch = listener.items[0] if listener.items else None
-            if not isinstance(stretch, _Stretch) or owners.get(stretch.slot) is not stretch:
-                continue
-            lead = listener.playout.lead_s(now)
-            first = listener.playout.since_s is None or lead <= 0.0
-            count = due_frames(len(stretch.codes), stretch.complete, first, lead, self._frame_s)
+            head = listener.items[0] if listener.items else None
+            if isinstance(head, _Stretch) and head.codes and self._lines[head.slot][0] is head:
+                yield stream, listener, head
+
+    def _due(self, now: float) -> list[_Row]:
+        rows: list[_Row] = []
+        for stream, listener, stretch in self._heads():
+            lead_s = listener.playout.lead_s(now)
+            count = due_frames(len(stretch.codes), stretch.complete, lead_s, self._frame_s)
+            if count and not stretch.complete:
+                # One size that the device is fast at; the rest of them can wait for more.
+                count = next((size for size in self._sizes if size <= count), count)
             if count:
-                allowed = max(size for size in self._sizes if size <= max(count, self._sizes[0]))
-                rows.append(_Row(stream, listener, stretch, min(allowed, count), lead))
+                count = min(count, self._sizes[0])
+                rows.append(_Row(stream, listener, stretch, count, lead_s))
         return rows
 
+    def _patience_s(self) -> float | None:
+        """How long nothing is due when no message comes; None: for ever."""
+        now = self._clock()
+        waits = [
+            due_in_s(len(stretch.codes), listener.playout.lead_s(now), self._frame_s)
+            for _, listener, stretch in self._heads()
+        ]
+        return min((wait for wait in waits if wait is not None), default=None)
+
     def _decode(self, rows: list[_Row], now: float) -> list[Event]:
-        codes = np.stack(
-            [np.stack([row.stretch.codes.popleft() for _ in range(row.frames)]) for row in rows]
-        )
-        batch = VocodeBatch(
-            tuple(row.stretch.slot for row in rows),
-            codes,
-            np.array([not row.stretch.begun for row in rows], np.bool_),
-        )
         try:
-            pcm = self._runner.vocode(batch)
+            pcm = self._samples(rows)
         except Exception:
             log.exception("the codec failed on %d rows", len(rows))
             return [self._broken(row.stream) for row in rows]
         done = self._clock()
+        self._drain()  # who was cancelled meanwhile hears nothing of this any more
         events: list[Event] = []
         for row, samples in zip(rows, pcm, strict=True):
             stretch, listener = row.stretch, row.listener
+            if self._listeners.get(row.stream) is not listener:
+                continue
             timing = None
             if not stretch.begun:
                 stretch.begun = True
                 if stretch.text is not None:
                     events.append(self._segment(row.stream, listener, stretch.text))
                 if stretch.times is not None:
-                    times = stretch.times
-                    timing = Timing(
-                        wait_s=max(0.0, times.slot_s - times.text_s),
-                        prefill_s=times.prefilled_s - times.slot_s,
-                        first_frames_s=now - times.prefilled_s,
-                        codec_s=done - now,
-                    )
-            events.append(self._pcm(row.stream, listener, samples.astype("<i2").tobytes(), timing))
-            listener.frames += row.frames
+                    timing = _timing(stretch.times, now, done)
+            data = samples.astype("<i2", copy=False).tobytes()
+            events.append(self._pcm(row.stream, listener, data, row.frames, done, timing))
         return events
 
+    def _samples(self, rows: list[_Row]) -> Int16Array:
+        """int16 [rows, samples] of the rows' next frames, decoded in sizes the device knows."""
+        slots = tuple(row.stretch.slot for row in rows)
+        fresh = np.array([not row.stretch.begun for row in rows], np.bool_)
+        left = rows[0].frames
+        parts: list[Int16Array] = []
+        while left:
+            size = next((size for size in self._sizes if size <= left), left)
+            codes = np.stack(
+                [np.stack([row.stretch.codes.popleft() for _ in range(size)]) for row in rows]
+            )
+            parts.append(self._runner.vocode(VocodeBatch(slots, codes, fresh)))
+            fresh = np.zeros_like(fresh)
+            left -= size
+        return np.concatenate(parts, axis=1)
+
     def _broken(self, stream: StreamId) -> Event:
-        self.take(CodecDrop(stream))
+        self._forget(stream)
+        self._failed.add(stream)
         self._cancel(stream)
         return Failed(stream, Fault.ENGINE, "the codec failed")
 
@@ -244,14 +288,16 @@ class Vocoder:
         listener = self._listeners[stream]
         while listener.items:
             match item := listener.items[0]:
-                case _Stretch():
-                    if not item.complete or item.codes:
+                case _Stretch(text=text):
+                    if not item.over:
                         return
-                case CodecSilence(_, text):
-                    events.append(self._segment(stream, listener, text))
-                    quiet = bytes(2 * self._silence_frames * self._frame_samples)
-                    events.append(self._pcm(stream, listener, quiet, None))
-                    listener.frames += self._silence_frames
+                    if not item.begun and text is not None:  # the model had nothing to say
+                        events.append(self._segment(stream, listener, text))
+                case CodecSilence(_, text, frames):
+                    if text is not None:
+                        events.append(self._segment(stream, listener, text))
+                    quiet = bytes(2 * frames * self._frame_samples)
+                    events.append(self._pcm(stream, listener, quiet, frames, now, None))
                 case CodecMark(_, mark):
                     events.append(Flushed(stream, mark, listener.samples))
                 case CodecFinish(_, failure):
@@ -268,12 +314,28 @@ class Vocoder:
         return SegmentStarted(stream, listener.segments - 1, text, listener.samples)
 
     def _pcm(
-        self, stream: StreamId, listener: _Listener, samples: bytes, timing: Timing | None
+        self,
+        stream: StreamId,
+        listener: _Listener,
+        data: bytes,
+        frames: int,
+        now: float,
+        timing: Timing | None,
     ) -> Event:
-        now = self._clock()
-        count = len(samples) // 2
-        if listener.playout.sent(count / self._rate, now):
-            self._sounded(Sounded(stream, now))
+        if listener.playout.sent(frames * self._frame_s, now):
+            self._sounded(Sounded(stream, now, listener.frames))
         listener.seq += 1
-        listener.samples += count
-        return Pcm(stream, listener.seq - 1, samples, timing)
+        listener.frames += frames
+        listener.samples += frames * self._frame_samples
+        return Pcm(stream, listener.seq - 1, data, timing)
+
+
+def _timing(times: FirstTimes, ready_s: float, done_s: float) -> Timing:
+    """``ready_s``: the first chunk's frames were there; ``done_s``: so was its sound."""
+    wait_s = times.slot_s - times.asked_s
+    return Timing(
+        wait_s=wait_s,
+        prefill_s=times.joined_s - times.text_s - wait_s,
+        first_frames_s=ready_s - times.joined_s,
+        codec_s=done_s - ready_s,
+    )

@@ -70,14 +70,21 @@ class Voicing:
                 work.waiting.remove(stream)
 
     def prefix_of(self, stream: Stream) -> Prefix | None:
-        """The stream's prefix when its KV is written; asks for it when it is gone."""
+        """The stream's prefix, asked for again when it is gone; its KV is there once it is
+        ``ready``. None: the voice is being prepared, or there are no pages for it."""
         if stream.prefix is None or stream.prefix_columns is None:
             return None
         entry = self._memory.prefixes.find(stream.prefix)
         if entry is None:
-            self._request(stream.prefix_columns, stream.prefix)
-            return None
-        return entry if entry.ready else None
+            entry = self._request(stream.prefix_columns, stream.prefix)
+        return entry
+
+    def writing(self, stream: Stream) -> bool:
+        """Whether the KV of the stream's prefix is being written right now."""
+        if stream.prefix is None:
+            return False
+        entry = self._memory.prefixes.find(stream.prefix)
+        return entry is not None and not entry.ready
 
     def written(self, job: int, error: bool) -> PrefixKey | None:
         """A prefill ended: the key of the prefix it was for, None when it was not for one."""
@@ -103,14 +110,15 @@ class Voicing:
             prefixes.misses += 1
             self._request(columns, key)
 
-    def _request(self, columns: Int32Array, key: PrefixKey) -> None:
+    def _request(self, columns: Int32Array, key: PrefixKey) -> Prefix | None:
         """Begin to write a prefix; without pages now, a later call will."""
         entry = self._memory.reserve_prefix(key, len(columns))
         if entry is None:
-            return
+            return None
         entry.pinned = key == self._default_key
         # Its own numbers, apart from the jobs of utterances.
         self._jobs -= 1
         self._writing[self._jobs] = key
         chunks = chunked(columns, 0, entry.pages, self._memory, self._chunk_tokens)
         self._out.prefill.append(PrefillJob(self._jobs, chunks, urgent=False))
+        return entry

@@ -1,0 +1,353 @@
+"""Named stand-ins: a clock that tests turn by hand, and a runner that checks its callers.
+
+``ScriptedRunner`` has no model. It keeps what every position of its KV pages holds, computes each
+row's codes from everything the row's table leads to, and raises :class:`ContractError` for every
+breach of :mod:`shoal.engine.runner` that it can see. A step's work is done as late as the contract
+allows - when it is collected - so that a page which is reused too early changes somebody's codes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.engine.runner import (
+    Float32Array,
+    Int16Array,
+    Int32Array,
+    Join,
+    PrefillChunk,
+    RunnerSpec,
+    StepPlan,
+    StepResult,
+    VocodeBatch,
+)
+
+END = 7
+CODES = 1 << 20
+NEVER = 1 << 30
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 63) - 1
+
+
+class ContractError(AssertionError):
+    """A caller broke the runner's contract."""
+
+
+class ManualClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def spec(
+    *,
+    slots: int = 4,
+    pages: int = 64,
+    page_tokens: int = 8,
+    max_positions: int = 256,
+    codebooks: int = 3,
+) -> RunnerSpec:
+    """Frames of 50 ms, 40 samples each."""
+    return RunnerSpec(
+        codebooks=codebooks,
+        frame_samples=40,
+        sample_rate=800,
+        max_slots=slots,
+        page_tokens=page_tokens,
+        pages=pages,
+        max_positions=max_positions,
+        end_token=END,
+        pcm_batch_frames=(1, 2, 4, 8, 16),
+    )
+
+
+def opener(frames: int, codebooks: int = 3) -> Int32Array:
+    """The column that makes a scripted turn speak ``frames`` frames."""
+    column = np.zeros(1 + codebooks, np.int32)
+    column[0], column[1] = 3, min(frames, NEVER)
+    return column
+
+
+@dataclass
+class _Row:
+    """A slot as the device sees it."""
+
+    join: Join
+    table: list[int]
+    position: int
+    draw: int
+    column: Int32Array
+    left: int
+    ended: bool = False
+
+
+@dataclass
+class _Launched:
+    plan: StepPlan
+    rows: list[_Row]
+    generations: tuple[int, ...]
+    reads: list[frozenset[int]]
+    writes: list[int]
+
+
+@dataclass
+class Log:
+    """What was asked of the runner."""
+
+    steps: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    joins: list[Join] = field(default_factory=list[Join])
+    prefilled: list[PrefillChunk] = field(default_factory=list[PrefillChunk])
+    vocoded: list[VocodeBatch] = field(default_factory=list[VocodeBatch])
+
+
+class ScriptedRunner:
+    """See the module. ``protected`` pages may be read by steps and never written by them."""
+
+    def __init__(self, sizes: RunnerSpec | None = None) -> None:
+        self._spec = sizes or spec()
+        self._cells = np.zeros((self._spec.pages, self._spec.page_tokens), np.int64)
+        self._places = np.full_like(self._cells, -1)
+        self._rows: dict[int, _Row] = {}
+        self._flying: deque[_Launched] = deque()
+        self._launched = 0
+        self._lock = threading.Lock()
+        self.log = Log()
+        self.protected: frozenset[int] = frozenset()
+        self.fail_prefill = False
+        self.fail_vocode = False
+        self.fail_encode = False
+        self.closed = False
+        # Codec state by slot: the sum of the codes decoded since the last reset.
+        self._codec = np.zeros(self._spec.max_slots, np.int64)
+        self._codec_owner: dict[int, bool] = {}
+
+    @property
+    def spec(self) -> RunnerSpec:
+        return self._spec
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flying)
+
+    def warm_up(self) -> None:
+        """Nothing to do."""
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def launch(self, plan: StepPlan) -> None:
+        with self._lock:
+            self._launch(plan)
+
+    def _launch(self, plan: StepPlan) -> None:
+        _check(plan.step == self._launched, f"step {plan.step} after {self._launched - 1}")
+        _check(len(self._flying) < 2, f"step {plan.step} launched with two steps in flight")
+        _check(len(set(plan.slots)) == len(plan.slots) > 0, f"slots {plan.slots}")
+        self._launched += 1
+        self.log.steps.append(plan.slots)
+        for join in plan.joins:
+            self._join(join, plan)
+        for grant in plan.grants:
+            _check(grant.slot in plan.slots, f"grant for slot {grant.slot} outside the step")
+            self._page(grant.page)
+            self._rows[grant.slot].table.append(grant.page)
+        reads: list[frozenset[int]] = []
+        writes: list[int] = []
+        rows: list[_Row] = []
+        for slot in plan.slots:
+            _check(0 <= slot < self._spec.max_slots, f"slot {slot}")
+            row = self._rows.get(slot)
+            assert row is not None, f"slot {slot} runs and was never joined"
+            position = row.position
+            _check(position < self._spec.max_positions, f"position {position}")
+            last = position // self._spec.page_tokens
+            _check(last < len(row.table), f"slot {slot}: no page for position {position}")
+            row.position += 1
+            rows.append(row)
+            reads.append(frozenset(row.table[: last + 1]))
+            writes.append(row.table[last])
+        launched = _Launched(plan, rows, tuple(r.join.generation for r in rows), reads, writes)
+        # Earlier steps finish first; within a step, and against them, nobody writes what another
+        # row reads.
+        for page, row in zip(writes, rows, strict=True):
+            _check(page not in self.protected, f"step {plan.step} writes shared page {page}")
+            for other in (*self._flying, launched):
+                for read, reader in zip(other.reads, other.rows, strict=True):
+                    alone = reader is row or page not in read or reader.ended
+                    _check(alone, f"page {page} is written by one row and read by another")
+        self._flying.append(launched)
+
+    def _join(self, join: Join, plan: StepPlan) -> None:
+        _check(join.slot in plan.slots, f"join of slot {join.slot} outside the step")
+        _check(join.column.shape == (1 + self._spec.codebooks,), f"column {join.column.shape}")
+        before = self._rows.get(join.slot)
+        if before is not None:
+            newer = join.generation > before.join.generation
+            _check(newer, f"slot {join.slot}: generation {join.generation} again")
+        _check(len(set(join.table)) == len(join.table), "a page twice in one table")
+        for page in join.table:
+            self._page(page)
+        self.log.joins.append(join)
+        self._rows[join.slot] = _Row(
+            join, list(join.table), join.position, join.draw, join.column, int(join.column[1])
+        )
+
+    def collect(self, step: int) -> StepResult:
+        with self._lock:
+            _check(bool(self._flying), f"step {step} collected and none is in flight")
+            launched = self._flying.popleft()
+            plan = launched.plan
+            _check(plan.step == step, f"step {step} collected before step {plan.step}")
+            columns = np.zeros((len(plan.slots), 1 + self._spec.codebooks), np.int32)
+            ended = np.zeros(len(plan.slots), np.bool_)
+            for index, row in enumerate(launched.rows):
+                columns[index], ended[index] = self._step(row)
+            return StepResult(step, plan.slots, launched.generations, columns, ended)
+
+    def _step(self, row: _Row) -> tuple[Int32Array, bool]:
+        if row.ended:
+            return _end_column(self._spec.codebooks), True
+        # Not ``row.position``: a later step may be launched already.
+        position = row.join.position + row.draw - row.join.draw
+        self._write(row.table, position, row.column)
+        digest = self.digest(tuple(row.table), position + 1)
+        column = frame_of(digest, row.join.sampling.seed, row.draw, self._spec.codebooks)
+        row.draw += 1
+        if row.left == 0:
+            row.ended = True
+            return _end_column(self._spec.codebooks), True
+        row.left -= 1
+        row.column = column
+        return column, False
+
+    # Pages ------------------------------------------------------------------------------------
+
+    def prefill(self, chunk: PrefillChunk) -> None:
+        with self._lock:
+            if self.fail_prefill:
+                raise RuntimeError("scripted prefill failure")
+            self.log.prefilled.append(chunk)
+            count, size = len(chunk.columns), self._spec.page_tokens
+            end = chunk.position + count
+            _check(end <= self._spec.max_positions, f"prefill to {end}")
+            _check(len(chunk.table) * size >= end, f"{len(chunk.table)} pages for {end} positions")
+            if chunk.copy_page is not None:
+                source, target = chunk.copy_page
+                _check(source != target and target in chunk.table, f"copy {chunk.copy_page}")
+                _check(chunk.position // size == chunk.table.index(target), "copy to a later page")
+                self._cells[target], self._places[target] = (
+                    self._cells[source],
+                    self._places[source],
+                )
+            for position in range(chunk.position, end):
+                page = chunk.table[position // size]
+                self._page(page)
+                _check(page not in self.protected, f"prefill writes shared page {page}")
+                for launched in self._flying:
+                    for row, read in zip(launched.rows, launched.reads, strict=True):
+                        _check(row.ended or page not in read, f"page {page} is in a step in flight")
+                self._write(chunk.table, position, chunk.columns[position - chunk.position])
+            self.digest(chunk.table, end)
+
+    def digest(self, table: tuple[int, ...], length: int) -> int:
+        """What positions ``0 .. length - 1`` hold, in one number; all of them must be written."""
+        pages = np.asarray(table[: -(-length // self._spec.page_tokens)], np.int64)
+        places = self._places[pages].ravel()[:length]
+        _check(
+            bool((places == np.arange(length)).all()),
+            f"of {length} positions, these hold another or none: "
+            f"{np.flatnonzero(places != np.arange(length))[:8].tolist()}",
+        )
+        cells = self._cells[pages].ravel()[:length].astype(np.uint64)
+        weights = 2 * np.arange(length, dtype=np.uint64) + np.uint64(1)
+        return int((cells * weights).sum(dtype=np.uint64)) & _MASK
+
+    def _write(self, table: tuple[int, ...] | list[int], position: int, column: Int32Array) -> None:
+        page, offset = divmod(position, self._spec.page_tokens)
+        self._cells[table[page], offset] = column_hash(column)
+        self._places[table[page], offset] = position
+
+    def _page(self, page: int) -> None:
+        _check(0 <= page < self._spec.pages, f"page {page}")
+
+    # Sound ------------------------------------------------------------------------------------
+
+    def vocode(self, batch: VocodeBatch) -> Int16Array:
+        with self._lock:
+            if self.fail_vocode:
+                raise RuntimeError("scripted codec failure")
+            self.log.vocoded.append(batch)
+            rows, frames, codebooks = batch.codes.shape
+            _check(codebooks == self._spec.codebooks, f"codes {batch.codes.shape}")
+            _check(len(batch.slots) == rows == len(set(batch.slots)), f"slots {batch.slots}")
+            _check(frames in range(1, self._spec.pcm_batch_frames[-1] + 1), f"{frames} frames")
+            pcm = np.zeros((rows, frames, self._spec.frame_samples), np.int16)
+            for row, slot in enumerate(batch.slots):
+                if batch.reset[row]:
+                    self._codec[slot] = 0
+                for frame in range(frames):
+                    # Sound depends on every code so far: a mixed-up codec state is heard.
+                    mixed = 31 * int(self._codec[slot]) + int(batch.codes[row, frame].sum()) + 1
+                    self._codec[slot] = mixed % 32003
+                    pcm[row, frame] = self._codec[slot]
+            return pcm.reshape(rows, frames * self._spec.frame_samples)
+
+    def encode(self, samples: Float32Array) -> Int32Array:
+        if self.fail_encode:
+            raise RuntimeError("scripted encoder failure")
+        frames = max(1, len(samples) // self._spec.frame_samples)
+        level = int(1000 * float(np.abs(samples).mean())) if len(samples) else 0
+        codes = np.arange(frames * self._spec.codebooks, dtype=np.int32) + level
+        return (codes % 16).reshape(frames, self._spec.codebooks).astype(np.int32)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _check(holds: bool, breach: str) -> None:
+    if not holds:
+        raise ContractError(breach)
+
+
+def _end_column(codebooks: int) -> Int32Array:
+    column = np.zeros(1 + codebooks, np.int32)
+    column[0] = END
+    return column
+
+
+def column_hash(column: Int32Array) -> int:
+    """A number for a column; never 0."""
+    value = 1
+    for part in column.tolist():
+        value = ((value ^ (part + 1)) * _MIX) & _MASK
+    return value or 1
+
+
+def frame_of(digest: int, seed: int, draw: int, codebooks: int) -> Int32Array:
+    """The column that a scripted row draws: a function of context, seed and draw alone."""
+    value = digest
+    for part in (seed, draw):
+        value = ((value ^ (part + 1)) * _MIX) & _MASK
+        value ^= value >> 29
+    codes = [((value * (2 * book + 3)) >> 11) % CODES for book in range(codebooks)]
+    return np.array([100 + codes[0], *codes], np.int32)
+
+
+def heard(codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int16]:
+    """The samples, one a frame, that ``vocode`` makes of int32 [frames, codebooks] from silence."""
+    state, out = 0, list[int]()
+    for frame in codes:
+        state = (31 * state + int(frame.sum()) + 1) % 32003
+        out.append(state)
+    return np.array(out, np.int16)
