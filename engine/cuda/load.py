@@ -48,7 +48,6 @@ def device_runner(
         tokenizer.end_token,
         dtype="fp8" if dtype == "fp8" else "bf16",
         device=device,
-        pdl=pdl,
         progress=progress,
     )
     return CudaRunner(
