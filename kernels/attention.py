@@ -21,11 +21,10 @@ from .heads import store_heads
 from .norm import NormedRows
 from .pages import (
     LOG2_E,
-    SPLIT_TOKENS,
+    SCHEDULE,
     SPLITS,
-    STAGES,
-    WARPS,
     Heads,
+    Schedule,
     Workspace,
     attend,
     block_tokens,
@@ -197,6 +196,7 @@ def decode_attention(
     *,
     prefix: torch.Tensor | None = None,
     groups: torch.Tensor | None = None,
+    schedule: Schedule = SCHEDULE,
     pdl: bool = False,
 ) -> None:
     """One decode step of M rows: writes the new keys and values, and ``out`` [M, HQ D].
@@ -255,11 +255,11 @@ def decode_attention(
         HKV=heads.keys,
         D=heads.dim,
         PAGE=page,
-        BT=block_tokens(page),
-        SPLIT_TOKENS=SPLIT_TOKENS,
+        BT=block_tokens(page, schedule.block_tokens),
+        SPLIT_TOKENS=schedule.split_tokens,
         SPLITS=SPLITS,
         CASCADE=cascade,
         QUANT=quant,
         PDL=pdl,
-        **launch_options(warps=WARPS, stages=STAGES, pdl=pdl),
+        **launch_options(warps=schedule.warps, stages=schedule.stages, pdl=pdl),
     )

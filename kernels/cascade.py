@@ -13,11 +13,10 @@ import triton.language as tl
 
 from .pages import (
     LOG2_E,
-    SPLIT_TOKENS,
+    SCHEDULE,
     SPLITS,
-    STAGES,
-    WARPS,
     Heads,
+    Schedule,
     Workspace,
     attend,
     block_tokens,
@@ -114,6 +113,7 @@ def prefix_attention(
     groups: torch.Tensor,
     work: Workspace,
     *,
+    schedule: Schedule = SCHEDULE,
     pdl: bool = False,
 ) -> None:
     """Fold shared prefixes into ``work``, for ``queries`` bf16 [M, HQ, D].
@@ -138,10 +138,10 @@ def prefix_attention(
         HKV=heads.keys,
         D=heads.dim,
         PAGE=page,
-        BT=block_tokens(page),
+        BT=block_tokens(page, schedule.block_tokens),
         ROWS=GROUP_ROWS,
-        SPLIT_TOKENS=SPLIT_TOKENS,
+        SPLIT_TOKENS=schedule.split_tokens,
         SPLITS=SPLITS,
         PDL=pdl,
-        **launch_options(warps=WARPS, stages=STAGES, pdl=pdl),
+        **launch_options(warps=schedule.warps, stages=schedule.stages, pdl=pdl),
     )

@@ -96,10 +96,13 @@ def gemm_kernel(
     AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """grid (ceil(M / BM), N / BN, SPLITS). Rows past M re-read the last row and are dropped."""
-    split = tl.program_id(2)
+    """grid (ceil(M / BM), SPLITS, N / BN): neighbours share weights, then weight rows.
+
+    Rows past M re-read the last row and are dropped.
+    """
+    split = tl.program_id(1)
     m0 = tl.program_id(0) * BM
-    n0 = tl.program_id(1) * BN
+    n0 = tl.program_id(2) * BN
     blocks = K // 128
     total: tl.constexpr = SPLITS * CHUNKS
     first = blocks * (split * CHUNKS) // total
@@ -163,7 +166,7 @@ def _launch(
     if k != weight.k:
         raise ValueError(f"rows have K = {k}, the weight {weight.k}")
     box = TensorDescriptor.from_tensor
-    gemm_kernel[(triton.cdiv(m, tile.rows), n // tile.columns, tile.splits)](
+    gemm_kernel[(triton.cdiv(m, tile.rows), tile.splits, n // tile.columns)](
         box(rows.values, [tile.rows, 128]) if tile.tma else rows.values,
         rows.scales,
         rows.scales.stride(0),

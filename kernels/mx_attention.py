@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .attention import merge
 from .mxfp8 import Mx, mx_dot, mx_quantise, mx_widen
-from .pages import LOG2_E, SPLIT_TOKENS, SPLITS, Workspace, stretches
+from .pages import LOG2_E, SCHEDULE, SPLITS, Workspace, stretches
 from .rounding import bf16, dot, launch_options
 
 BLOCK_TOKENS = 32
@@ -390,7 +390,7 @@ def decode_mx(
         D=d,
         PAGE=page,
         BT=BLOCK_TOKENS,
-        SPLIT_TOKENS=SPLIT_TOKENS,
+        SPLIT_TOKENS=SCHEDULE.split_tokens,
         SPLITS=SPLITS,
         NATIVE=native,
         **launch_options(warps=4, stages=2),

@@ -17,10 +17,23 @@ from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows
 LOG2_E = 1.4426950408889634
 SPLITS = 8
 """Most stretches of a context, and of a prefix."""
-SPLIT_TOKENS = 256
-"""A context is cut into more stretches only from this length on."""
-STAGES = 3
-WARPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How decode attention is cut up, the same for all batch sizes: bits follow from the first two.
+
+    ``block_tokens`` is 32 or 64 (32 where it does not divide the page); a context is cut into more
+    stretches only from ``split_tokens`` on.
+    """
+
+    block_tokens: int = 64
+    split_tokens: int = 256
+    stages: int = 3
+    warps: int = 4
+
+
+SCHEDULE = Schedule()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,9 +155,9 @@ def store_outputs(
         tl.store(OUT + at, bf16(y), mask=live[:, None])
 
 
-def block_tokens(page: int) -> int:
-    """Tokens of one step of the inner loop: a page or an even part of one."""
-    return 64 if page % 64 == 0 else 32
+def block_tokens(page: int, most: int = 64) -> int:
+    """Tokens of one step of the inner loop: a page or an even part of one, ``most`` at most."""
+    return most if page % most == 0 else 32
 
 
 def check_pages(keys: torch.Tensor, values: torch.Tensor, quant: bool, heads: Heads) -> None:

@@ -32,6 +32,27 @@ def key_value(key):
 
 
 @triton.jit
+def best_keys(keys, top, log_total, top_k, enough, R: tl.constexpr):
+    """int32 [R]: the largest of ``keys`` in order, as many as a draw can look at.
+
+    That is ``top_k`` (at most R), or fewer: behind a summed probability of ``enough`` nothing is
+    kept. The rest are keys of minus infinity. One maximum after another takes less than a sort.
+    """
+    rank = tl.arange(0, R)
+    nothing = 0x7F << 15  # minus infinity, behind every index
+    best = rank * 0 + nothing
+    last = top_k * 0 + 0x7FFFFFFF
+    found = top_k * 0
+    summed = log_total * 0.0
+    while (found < top_k) & (summed <= enough):
+        last = tl.max(tl.where(keys < last, keys, nothing), axis=0)
+        best = tl.where(rank == found, last, best)
+        summed += tl.exp(key_value(last) - (top + log_total))
+        found += 1
+    return best
+
+
+@triton.jit
 def log_exponential(seed, candidate, codebook, draw, stream):
     """log of a unit exponential: what the race of a draw subtracts."""
     zero = candidate * 0

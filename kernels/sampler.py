@@ -18,7 +18,7 @@ import triton.language as tl
 
 from .heads import row_factor
 from .norm import NormedRows, store_normed_row
-from .race import MIN_TEMPERATURE, RANKS, RETRY_TOP_P, choose, ordered_key
+from .race import MIN_TEMPERATURE, RANKS, RETRY_TOP_P, best_keys, choose, ordered_key
 from .rounding import (
     launch_options,
     let_next_start,
@@ -26,7 +26,6 @@ from .rounding import (
     on_bf16_grid,
     wait_for_previous,
 )
-
 
 WARPS = 8
 
@@ -172,9 +171,13 @@ def sample_kernel(
     top_k = tl.where(temperature <= 0.0, 1, top_k)
     inverse_temperature = 1.0 / tl.maximum(temperature, min_temperature)
     keys = ordered_key(x, i)
+    # The sum in ``choose`` is added in another order and may have the end token in it as well.
+    enough = top_p + 1e-3
+    if SLOW:
+        enough = tl.maximum(enough, retry_top_p + 1e-3)
     if top_k <= R:
         token = choose(
-            tl.topk(keys, R),
+            best_keys(keys, top, log_total, top_k, enough, R),
             top,
             log_total,
             end_logit,

@@ -1,7 +1,8 @@
 """Which tile a product uses, by its weight's shape and the number of rows: a table of measurements.
 
 The number of chunks along K (``splits * chunks``) belongs to the weight, so that a row's bits do
-not depend on how many rows run beside it; everything else may differ from bucket to bucket.
+not depend on how many rows run beside it; everything else may differ from bucket to bucket. The
+table is for an H200; weights of other shapes get tiles by the same rules.
 """
 
 from __future__ import annotations
@@ -33,14 +34,24 @@ def chunks_of(n: int, k: int) -> int:
 
 def tile_for(n: int, k: int, rows: int) -> Tile:
     """Tile of ``gemm_partials`` for a weight [N, K] and ``rows`` rows."""
-    splits = chunks_of(n, k)
-    if rows <= 16:
-        return Tile(16, 64, splits, ahead=4)
+    chunks = chunks_of(n, k)
     if rows <= 32:
-        return Tile(32, 64, splits, ahead=4)
-    return Tile(64, 64, splits, stages=3, ahead=4)
+        return Tile(16 if rows <= 16 else 32, 64, chunks, ahead=2)
+    if rows <= 128 or chunks < 4:
+        return Tile(64, 64, chunks, stages=3, ahead=2 if rows <= 128 else 0)
+    # Partials of many rows cost more than they gain: one program adds four chunks.
+    return Tile(64, 64, chunks // 4, 4, stages=3)
+
+
+def rows_tile(rows: int) -> Tile:
+    """Tile of ``gemm_rows`` for a weight of many rows (gate and up), one chunk along K."""
+    if rows <= 32:
+        return Tile(16 if rows <= 16 else 32, 64, ahead=2)
+    if rows <= 128:
+        return Tile(64, 64, stages=3 if rows <= 64 else 4, ahead=2)
+    return Tile(64, 128)
 
 
 def gate_up_tile(inner: int, k: int, rows: int) -> Tile:
     """Tile of ``swiglu.gate_up`` with bf16 rows out, for a weight [2 inner, K]."""
-    return Tile(16 if rows <= 16 else 32 if rows <= 32 else 64, 64, ahead=4)
+    return Tile(16 if rows <= 16 else 32 if rows <= 32 else 64, 64, ahead=2)

@@ -286,7 +286,7 @@ def mx_cases(native: bool) -> Iterator[tuple[str, Callable[[], None]]]:
     weight = mx(2560, 2560)
     for m in (1, 64, 128):
         out = torch.empty(m, 2560, dtype=torch.bfloat16)
-        yield f"mx-gemm-{m}", lambda x=mx(m, 2560), o=out: gemm_mx(x, weight, o, native=native)
+        yield f"mx-gemm-{m}", lambda m=m, o=out: gemm_mx(mx(m, 2560), weight, o, native=native)
     rows = torch.empty(16, 5120, dtype=torch.bfloat16)
     yield "mx-quantise", lambda: quantise_mx(rows, mx(16, 5120))
     yield "mx-swiglu", lambda: swiglu_mx(rows, mx(16, 2560))
