@@ -147,6 +147,11 @@ class CpuRunner:
     def spec(self) -> RunnerSpec:
         return self._spec
 
+    @property
+    def kv_pools(self) -> tuple[Tensor, ...]:
+        """Per layer float32 [2 * kv_heads, positions, head_dim]: keys, then values."""
+        return tuple(self._pools)
+
     # Decode ---------------------------------------------------------------------------------------
 
     def launch(self, plan: StepPlan) -> None:

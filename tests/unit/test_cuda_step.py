@@ -1,0 +1,176 @@
+"""The device's decode step in Triton's interpreter: the built-in voice says what the CPU says.
+
+Also: a row that ended changes nothing, and what the host packs is what the device reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.engine.config import BUILTIN_VOICE
+from shoal.engine.cpu_runner import CpuRunner
+from shoal.engine.cuda.buckets import bucket_of, buckets_up_to
+from shoal.engine.cuda.slot_state import SlotState
+from shoal.engine.cuda.staging import StepStaging
+from shoal.engine.cuda.step import DecodeStep, KvPool
+from shoal.engine.cuda.weights import device_weights
+from shoal.engine.model.config import read_config
+from shoal.engine.model.weights import load_weights
+from shoal.engine.prompt import PromptBuilder
+from shoal.engine.runner import (
+    Join,
+    PageGrant,
+    PrefillChunk,
+    SlotSampling,
+    StepPlan,
+)
+from shoal.engine.tokenizer import load_tokenizer
+from shoal.kernels.advance import advance, advance_reference
+from shoal.kernels.attention import Workspace
+from shoal.kernels.join import apply_joins, apply_joins_reference
+
+CPU = torch.device("cpu")
+PAGES = 8
+PAGE_TOKENS = 64
+CODEBOOKS = 8
+SAMPLING = SlotSampling(temperature=0.7, top_p=0.9, top_k=30, seed=5)
+
+if torch.cuda.is_available():
+    pytest.skip("interpreted where there is no GPU", allow_module_level=True)
+
+
+def join(slot: int, column: np.ndarray, position: int, table: tuple[int, ...]) -> Join:
+    return Join(slot, 3, position, 11, column.astype(np.int32), table, SAMPLING)
+
+
+def slot_state(slots: int = 3) -> SlotState:
+    return SlotState(slots, CODEBOOKS, max_pages=4, scratch_page=PAGES, device=CPU)
+
+
+def test_buckets_hold_every_number_of_rows() -> None:
+    assert buckets_up_to(20) == (1, 2, 4, 8, 16, 20)
+    assert [bucket_of(n, buckets_up_to(20)) for n in (1, 3, 16, 17, 20)] == [1, 4, 16, 20, 20]
+    with pytest.raises(ValueError, match="21 rows, at most 20"):
+        bucket_of(21, buckets_up_to(20))
+
+
+def test_a_join_and_a_grant_reach_the_slot() -> None:
+    state = slot_state()
+    staging = StepStaging(state, 3, CPU)
+    column = np.arange(100, 101 + CODEBOOKS)
+    staging.send(staging.pack(StepPlan(0, (1,), (join(1, column, 70, (4, 2)),)), 2))
+    assert state.columns[1].tolist() == column.tolist()
+    assert state.positions[1] == 70
+    assert state.tables[1].tolist() == [4, 2, PAGES, PAGES]
+    assert staging.rows[:2].tolist() == [1, state.dummy]
+    sampling = state.sampling()
+    assert sampling.temperature[1] == np.float32(0.7)
+    assert (sampling.top_k[1], sampling.seed_low[1], sampling.draw[1]) == (30, 5, 11)
+    staging.send(staging.pack(StepPlan(1, (1,), (), (PageGrant(1, 6),)), 1))
+    assert state.tables[1].tolist() == [4, 2, 6, PAGES]
+
+
+def test_a_plan_that_cannot_run_is_refused() -> None:
+    staging = StepStaging(slot_state(), 2, CPU)
+    column = np.zeros(1 + CODEBOOKS)
+    with pytest.raises(ValueError, match="does not fit a bucket of 1"):
+        staging.pack(StepPlan(0, (0, 1)), 1)
+    with pytest.raises(ValueError, match="5 pages, 4 at most"):
+        staging.pack(StepPlan(0, (0,), (join(0, column, 0, (0, 1, 2, 3, 4)),)), 1)
+    with pytest.raises(ValueError, match="joins and gets a page"):
+        staging.pack(StepPlan(0, (0,), (join(0, column, 0, (0,)),), (PageGrant(0, 1),)), 1)
+
+
+def test_the_join_kernel_does_what_its_reference_does() -> None:
+    generator = torch.Generator().manual_seed(0)
+    state, tables = torch.zeros(4, 29, dtype=torch.int32), torch.zeros(4, 200, dtype=torch.int32)
+    records = torch.randint(0, 99, (2 * 230 + 4,), generator=generator, dtype=torch.int32)
+    records[0], records[230] = 2, 0
+    records[460:] = torch.tensor([205, 7, 799, 8])
+    expected = (state.clone(), tables.clone())
+    apply_joins_reference(records, *expected, 2, 2)
+    apply_joins(records, state, tables, 2, 2)
+    assert torch.equal(state, expected[0])
+    assert torch.equal(tables, expected[1])
+
+
+def test_the_advance_kernel_does_what_its_reference_does() -> None:
+    fields = slot_state(4).fields
+    state = torch.arange(5 * 40, dtype=torch.int32).view(5, 40)[:, : slot_state().width].clone()
+    state[:, fields.done] = torch.tensor([0, 0, 1, 0, 0], dtype=torch.int32)
+    state[:, fields.first] = torch.tensor([1, 0, 0, 0, 1], dtype=torch.int32)
+    slots = torch.tensor([3, 0, 2, 1], dtype=torch.int32)
+    drawn = torch.arange(4 * (1 + CODEBOOKS), dtype=torch.int32).view(4, -1) + 500
+    end_token = int(drawn[3, 0])
+    results = torch.zeros(2, 4, CODEBOOKS + 3, dtype=torch.int32)
+    buffer = torch.ones(1, dtype=torch.int32)
+    expected, expected_results = state.clone(), results.clone()
+    advance_reference(expected, fields, slots, drawn, end_token, expected_results, buffer)
+    advance(state, fields, slots, drawn, end_token, results, buffer)
+    assert torch.equal(results, expected_results)
+    assert torch.equal(state, expected)
+    assert results[1, :, -2].tolist() == [0, 0, 1, 1]
+
+
+@dataclass
+class Voice:
+    """The built-in voice on both runners, prefilled with one short sentence."""
+
+    steps: dict[str, tuple[DecodeStep, StepStaging]]
+    first: Join
+    columns: list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def voice() -> Voice:
+    config = read_config(BUILTIN_VOICE)
+    tokenizer = load_tokenizer(BUILTIN_VOICE)
+    semantic = config.semantic_ids(tokenizer.semantic)
+    prompt = PromptBuilder(tokenizer, config.codebooks, semantic)
+    columns = np.concatenate([prompt.prefix(), prompt.user_turn("Hi.")])
+    first = join(0, columns[-1], len(columns) - 1, (0, 1, 2))
+    runner = CpuRunner.load(BUILTIN_VOICE, slots=2, pages=PAGES, page_tokens=PAGE_TOKENS)
+    try:
+        runner.prefill(PrefillChunk(columns[:-1], 0, first.table))
+        runner.launch(StepPlan(0, (0,), (first,)))
+        drawn = [runner.collect(0).columns[0].tolist()]
+        slow = config.slow
+        steps: dict[str, tuple[DecodeStep, StepStaging]] = {}
+        for dtype in ("bf16", "fp8"):
+            weights = device_weights(
+                config,
+                load_weights(BUILTIN_VOICE, config),
+                semantic,
+                tokenizer.end_token,
+                dtype=dtype,
+                device=CPU,
+            )
+            pool = KvPool.empty(slow.layers, PAGES, slow.kv_heads, PAGE_TOKENS, slow.head_dim, CPU)
+            for layer, kept in enumerate(runner.kv_pools):
+                pages = kept.view(2, slow.kv_heads, -1, PAGE_TOKENS, slow.head_dim)
+                pool.keys[layer, :PAGES] = pages[0, :, :PAGES].transpose(0, 1)
+                pool.values[layer, :PAGES] = pages[1, :, :PAGES].transpose(0, 1)
+            state = SlotState(2, config.codebooks, 32, PAGES, CPU)
+            staging = StepStaging(state, 2, CPU)
+            work = Workspace.empty(2, weights.slow.layers[0].heads, CPU)
+            steps[dtype] = DecodeStep(weights, pool, state, staging, work, 2, CPU), staging
+    finally:
+        runner.close()
+    return Voice(steps, first, drawn)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_a_step_draws_what_the_cpu_draws(voice: Voice, dtype: str) -> None:
+    step, staging = voice.steps[dtype]
+    staged = staging.pack(StepPlan(0, (0,), (voice.first,)), 2)
+    staging.send(staged)
+    step.run()
+    staging.fetch(staged)
+    columns, ended, generations = staging.read(staged)
+    assert columns.tolist() == voice.columns
+    assert not ended.any()
+    assert generations == (3,)
