@@ -43,7 +43,7 @@ class DecodeLoop:
         scheduler: Scheduler,
         inbox: SimpleQueue[Inbound | None],
         to_prefill: SimpleQueue[ToPrefill | None],
-        to_voice: SimpleQueue[VoiceJob | None],
+        to_voice: Callable[[VoiceJob], None],
         to_codec: SimpleQueue[CodecMessage | None],
         deliver: Deliver,
         clock: Callable[[], float],
@@ -113,7 +113,7 @@ class DecodeLoop:
         for job in out.prefill:
             self._to_prefill.put(job)
         for job in out.voice:
-            self._to_voice.put(job)
+            self._to_voice(job)
         for message in out.codec:
             self._to_codec.put(message)
         if out.events:

@@ -1,8 +1,10 @@
-"""The voice thread: from a voice to its prefix columns.
+"""From a voice to its prefix columns: what was prepared already at once, recordings one by one.
 
-Owns the cache of prepared codes. Recordings are decoded and encoded here, one voice at a time and
-each only once, so that neither prefill nor decode ever waits for a recording. The cache's key is
-the content: audio and transcript of inline references; id and time of storing of a stored voice.
+``VoicePreparer`` owns the cache of prepared codes and knows who waits for which recording; it never
+waits for one itself, so a voice that is known is not held up by one that is new. ``VoiceEncoder``
+decodes and encodes recordings on a thread of its own, each only once for all who ask meanwhile.
+Neither ever holds up prefill or decode. The key is the content: audio and transcript of inline
+references; id and time of storing of a stored voice.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from .api import Fault, Reference, Voice
@@ -53,24 +56,40 @@ def _size(prepared: Prepared) -> int:
     return sum(reference.codes.nbytes for reference in prepared)
 
 
-class VoicePreparer:
-    """``run`` is the thread's body. ``fingerprint`` names the codec that makes the codes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodeJob:
+    """``voice_id`` and ``stamp``: the stored voice that the codes are to be kept beside."""
+
+    key: bytes
+    references: tuple[Reference, ...]
+    voice_id: str | None = None
+    stamp: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """The codes under ``key``, or whose fault it is that there are none."""
+
+    key: bytes
+    prepared: Prepared = ()
+    fault: Fault | None = None
+    message: str = ""
+
+
+class VoiceEncoder:
+    """``run`` is the encode thread's body. ``fingerprint`` names the codec that makes the codes."""
 
     def __init__(
         self,
         runner: Runner,
-        prompt: PromptBuilder,
         store: VoiceStore | None,
         fingerprint: str,
-        cache_bytes: int,
-        inbox: SimpleQueue[VoiceJob | None],
-        report: Callable[[VoiceReady | VoiceFailed], None],
+        inbox: SimpleQueue[EncodeJob | None],
+        report: Callable[[Encoded], None],
     ) -> None:
         self._runner = runner
-        self._prompt = prompt
         self._store = store
         self._fingerprint = fingerprint
-        self._cache = VoiceCache(cache_bytes)
         self._inbox = inbox
         self._report = report
 
@@ -79,54 +98,118 @@ class VoicePreparer:
         while (job := self._inbox.get()) is not None:
             self._report(self.work(job))
 
-    def work(self, job: VoiceJob) -> VoiceReady | VoiceFailed:
-        """Prepare one voice, or say what is wrong with it."""
-        try:
-            return VoiceReady(job.job, self._prompt.prefix(self.prepare(job.voice)))
-        except UnknownVoice:
-            return VoiceFailed(job.job, Fault.CLIENT, "Reference not found")
-        except AudioFileError as error:
-            return VoiceFailed(job.job, Fault.CLIENT, str(error))
-        except Exception:
-            log.exception("a voice could not be prepared")
-            return VoiceFailed(job.job, Fault.ENGINE, "the voice could not be prepared")
-
-    def prepare(self, voice: Voice) -> Prepared:
-        """Transcripts and codes. Raises :class:`UnknownVoice` and :class:`AudioFileError`."""
-        if voice.voice_id is not None:
-            return self._stored(voice.voice_id)
-        if len(voice.references) > MAX_REFERENCES:
-            raise AudioFileError(f"more than {MAX_REFERENCES} references")
-        key = _content_key(voice.references)
-        prepared = self._cache.find(key)
-        if prepared is None:
-            prepared = _joined(voice.references, self._encode(voice.references))
-            self._cache.keep(key, prepared)
-        return prepared
-
-    def _stored(self, voice_id: str) -> Prepared:
-        if self._store is None:
-            raise UnknownVoice(voice_id)
-        key = f"{voice_id}:{self._store.stamp(voice_id)}".encode()
-        prepared = self._cache.find(key)
-        if prepared is None:
-            references = self._store.references(voice_id)
-            codes = self._store.codes(voice_id, self._fingerprint)
-            if codes is None or len(codes) != len(references):
-                codes = self._encode(references)
-                self._store.keep_codes(voice_id, self._fingerprint, codes)
-            prepared = _joined(references, codes)
-            self._cache.keep(key, prepared)
-        return prepared
-
-    def _encode(self, references: Sequence[Reference]) -> tuple[Int32Array, ...]:
+    def work(self, job: EncodeJob) -> Encoded:
+        """Encode one voice, or say what is wrong with it."""
         rate = self._runner.spec.sample_rate
-        return tuple(
-            self._runner.encode(read_audio(reference.audio, rate)) for reference in references
-        )
+        try:
+            codes = tuple(
+                self._runner.encode(read_audio(reference.audio, rate))
+                for reference in job.references
+            )
+            if job.voice_id is not None and self._store is not None:
+                self._store.keep_codes(job.voice_id, self._fingerprint, job.stamp, codes)
+            return Encoded(job.key, joined(job.references, codes))
+        except AudioFileError as error:
+            return Encoded(job.key, (), Fault.CLIENT, str(error))
+        except Exception:
+            log.exception("a voice could not be encoded")
+            return Encoded(job.key, (), Fault.ENGINE, "the voice could not be prepared")
 
 
-def _joined(references: Sequence[Reference], codes: Sequence[Int32Array]) -> Prepared:
+class VoicePreparer:
+    """``run`` is the voice thread's body."""
+
+    def __init__(
+        self,
+        prompt: PromptBuilder,
+        store: VoiceStore | None,
+        fingerprint: str,
+        cache_bytes: int,
+        inbox: SimpleQueue[VoiceJob | Encoded | None],
+        encode: Callable[[EncodeJob], None],
+        report: Callable[[VoiceReady | VoiceFailed], None],
+    ) -> None:
+        self._prompt = prompt
+        self._store = store
+        self._fingerprint = fingerprint
+        self._cache = VoiceCache(cache_bytes)
+        self._inbox = inbox
+        self._encode = encode
+        self._report = report
+        self._encoding: dict[bytes, list[int]] = {}
+
+    def run(self) -> None:
+        """Until ``None`` comes."""
+        while (message := self._inbox.get()) is not None:
+            self.work(message)
+
+    def work(self, message: VoiceJob | Encoded) -> None:
+        """Answer a job, or pass it on; or answer everybody who waited for a recording."""
+        match message:
+            case Encoded(key, prepared, fault, text):
+                jobs = self._encoding.pop(key)
+                if fault is None:
+                    self._cache.keep(key, prepared)
+                for job in jobs:
+                    if fault is None:
+                        self._ready(job, prepared)
+                    else:
+                        self._report(VoiceFailed(job, fault, text))
+            case VoiceJob(job, voice):
+                try:
+                    self._prepare(job, voice)
+                except UnknownVoice:
+                    self._report(VoiceFailed(job, Fault.CLIENT, "Reference not found"))
+                except Exception:
+                    log.exception("a voice could not be prepared")
+                    failure = VoiceFailed(job, Fault.ENGINE, "the voice could not be prepared")
+                    self._report(failure)
+
+    def _ready(self, job: int, prepared: Prepared) -> None:
+        self._report(VoiceReady(job, self._prompt.prefix(prepared)))
+
+    def _prepare(self, job: int, voice: Voice) -> None:
+        key = self._key(voice)
+        prepared = self._cache.find(key)
+        if prepared is None and key not in self._encoding:
+            if voice.voice_id is None:
+                work = EncodeJob(key, voice.references)
+            else:
+                work, prepared = self._stored(key, voice.voice_id)
+            if prepared is not None:
+                self._cache.keep(key, prepared)
+            elif len(work.references) > MAX_REFERENCES:
+                text = f"more than {MAX_REFERENCES} references"
+                self._report(VoiceFailed(job, Fault.CLIENT, text))
+                return
+            else:
+                self._encoding[key] = []
+                self._encode(work)
+        if prepared is None:
+            self._encoding[key].append(job)
+        else:
+            self._ready(job, prepared)
+
+    def _key(self, voice: Voice) -> bytes:
+        if voice.voice_id is None:
+            return _content_key(voice.references)
+        if self._store is None:
+            raise UnknownVoice(voice.voice_id)
+        return f"{voice.voice_id}:{self._store.stamp(voice.voice_id)}".encode()
+
+    def _stored(self, key: bytes, voice_id: str) -> tuple[EncodeJob, Prepared | None]:
+        """What there is to encode of a stored voice, and its codes where the store has them."""
+        assert self._store is not None
+        stored = self._store.load(voice_id)
+        work = EncodeJob(key, stored.references, voice_id, stored.stamp)
+        codes = self._store.codes(voice_id, self._fingerprint, stored.stamp)
+        if codes is None or len(codes) != len(stored.references):
+            return work, None
+        return work, joined(stored.references, codes)
+
+
+def joined(references: Sequence[Reference], codes: Sequence[Int32Array]) -> Prepared:
+    """Transcripts beside their codes."""
     return tuple(
         PromptReference(reference.text, one)
         for reference, one in zip(references, codes, strict=True)

@@ -1,8 +1,8 @@
 """``SpeechEngine``: the engine of the port, built from a checkpoint and run on its threads.
 
 Owns construction, the threads and their queues, and the order of starting and stopping. The one
-module that brings torch in. Threads: decode, prefill, voice, codec (and the runner's own); they
-share nothing but frozen messages.
+module that brings torch in. Threads: decode, prefill, voice, encode, codec (and the runner's own);
+they share nothing but frozen messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from .api import (
     OnFatal,
     Progress,
     Sampling,
-    Voice,
     VoiceInfo,
 )
 from .checkpoint import VoiceConfig
@@ -36,10 +35,10 @@ from .jobs import CodecMessage, ToPrefill, VoiceJob
 from .loading import LoadedModel, load_model
 from .prefill import Composer, Prefiller
 from .prompt import PromptBuilder
-from .reference import VoicePreparer
+from .reference import Encoded, EncodeJob, VoiceEncoder, VoicePreparer
 from .scheduler import Scheduler
 from .vocode import Vocoder
-from .voices import VoiceStore
+from .voices import VoiceError, VoiceStore
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,8 @@ class SpeechEngine:
         )
         self._inbox: SimpleQueue[Inbound | None] = SimpleQueue()
         self._to_prefill: SimpleQueue[ToPrefill | None] = SimpleQueue()
-        self._to_voice: SimpleQueue[VoiceJob | None] = SimpleQueue()
+        self._to_voice: SimpleQueue[VoiceJob | Encoded | None] = SimpleQueue()
+        self._to_encode: SimpleQueue[EncodeJob | None] = SimpleQueue()
         self._to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._loop: DecodeLoop | None = None
@@ -122,7 +122,7 @@ class SpeechEngine:
             scheduler,
             self._inbox,
             self._to_prefill,
-            self._to_voice,
+            self._to_voice.put,
             self._to_codec,
             guarded,
             clock,
@@ -135,13 +135,16 @@ class SpeechEngine:
         )
         prefiller = Prefiller(self._runner, composer, self._to_prefill, self._inbox.put)
         preparer = VoicePreparer(
-            self._runner,
             self._prompt,
             self._store,
             self._fingerprint,
             self._config.voice_cache_bytes,
             self._to_voice,
+            self._to_encode.put,
             self._inbox.put,
+        )
+        encoder = VoiceEncoder(
+            self._runner, self._store, self._fingerprint, self._to_encode, self._to_voice.put
         )
         vocoder = Vocoder(
             self._runner,
@@ -155,6 +158,7 @@ class SpeechEngine:
             "decode": self._loop.run,
             "prefill": prefiller.run,
             "voice": preparer.run,
+            "encode": encoder.run,
             "codec": vocoder.run,
         }
         for name, body in bodies.items():
@@ -185,8 +189,11 @@ class SpeechEngine:
 
     def stop(self) -> None:
         self._stopping = True
-        for queue in (self._inbox, self._to_prefill, self._to_voice, self._to_codec):
-            queue.put(None)
+        self._inbox.put(None)
+        self._to_prefill.put(None)
+        self._to_voice.put(None)
+        self._to_encode.put(None)
+        self._to_codec.put(None)
         for thread in self._threads:
             thread.join(_STOP_S)
         self._threads.clear()
@@ -200,27 +207,20 @@ def _silent(_line: str) -> None:
 def prepare_voice(config: EngineConfig, voice_id: str, progress: Progress) -> None:
     """Make and keep the codes of a stored voice, so that its first turn need not.
 
-    Raises :class:`.checkpoint.CheckpointError` and :class:`.voices.UnknownVoice`.
+    Raises :class:`.checkpoint.CheckpointError` and :class:`.voices.VoiceError`.
     """
     loaded = load_model(config, progress)
     progress("encoding the recording")
-    prompt = PromptBuilder(
-        loaded.tokenizer,
-        loaded.runner.spec.codebooks,
-        loaded.config.semantic_ids(loaded.tokenizer.semantic),
-    )
     assert config.voices_dir is not None
-    preparer = VoicePreparer(
-        loaded.runner,
-        prompt,
-        VoiceStore(config.voices_dir),
-        loaded.codec_fingerprint,
-        config.voice_cache_bytes,
-        SimpleQueue(),
-        lambda _report: None,
+    store = VoiceStore(config.voices_dir)
+    encoder = VoiceEncoder(
+        loaded.runner, store, loaded.codec_fingerprint, SimpleQueue(), lambda _report: None
     )
-    preparer.prepare(Voice(voice_id=voice_id))
+    stored = store.load(voice_id)
+    encoded = encoder.work(EncodeJob(b"", stored.references, voice_id, stored.stamp))
     loaded.runner.close()
+    if encoded.fault is not None:
+        raise VoiceError(encoded.message)
 
 
 def _sampling(voice: VoiceConfig, max_positions: int) -> Sampling:

@@ -1,8 +1,9 @@
 """The voice store: recordings on disk under an id, and the codes made from them.
 
-Owns the folder's layout and its safety: a voice appears, changes and disappears by one rename, so a
-reader or a crash never sees half of one. Knows nothing of the model; codes are kept under the
-fingerprint of the codec that made them, so another codec never reads them. Any thread and process.
+Owns the folder's layout and its safety: a voice appears and disappears by one rename, and is
+replaced by two, so a reader or a crash never sees half of one; between the two there is none.
+Knows nothing of the model; codes are kept under the fingerprint of the codec that made them, so
+another codec never reads them. Any thread and process.
 
 ``<root>/<id>/``: ``voice.json`` (id, created_at, seconds, texts), ``audio-<n>``,
 ``codes-<fingerprint>.npz``.
@@ -16,8 +17,10 @@ import re
 import shutil
 import tempfile
 import time
+import zipfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +33,7 @@ from .runner import Int32Array
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PROBE_RATE = 16_000
 MAX_REFERENCES = 20
+_TRIES = 3
 
 
 class VoiceError(Exception):
@@ -38,6 +42,14 @@ class VoiceError(Exception):
 
 class UnknownVoice(VoiceError):
     pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredVoice:
+    """``stamp`` names this recording of the voice among all that had its id."""
+
+    stamp: float
+    references: tuple[Reference, ...]
 
 
 class VoiceStore:
@@ -102,41 +114,56 @@ class VoiceStore:
                 )
         return tuple(found)
 
-    def references(self, voice_id: str) -> tuple[Reference, ...]:
+    def load(self, voice_id: str) -> StoredVoice:
         """Recordings and transcripts. Raises :class:`UnknownVoice`."""
         place = self._place(voice_id)
-        texts = self._facts(place)["texts"]
-        try:
-            return tuple(
-                Reference((place / f"audio-{index}").read_bytes(), str(text))
-                for index, text in enumerate(texts)
-            )
-        except FileNotFoundError:
-            raise UnknownVoice(f"no voice is called {voice_id!r}") from None
+        for _ in range(_TRIES):
+            try:
+                facts = self._facts(place)
+                stored = StoredVoice(
+                    float(facts["created_at"]),
+                    tuple(
+                        Reference((place / f"audio-{index}").read_bytes(), str(text))
+                        for index, text in enumerate(facts["texts"])
+                    ),
+                )
+                if self.stamp(voice_id) == stored.stamp:
+                    return stored
+            except (FileNotFoundError, UnknownVoice):
+                continue  # it may be in the middle of being replaced
+        raise UnknownVoice(f"no voice is called {voice_id!r}")
 
     def stamp(self, voice_id: str) -> float:
         """Changes when the voice is replaced. Raises :class:`UnknownVoice`."""
         return float(self._facts(self._place(voice_id))["created_at"])
 
-    def codes(self, voice_id: str, fingerprint: str) -> tuple[Int32Array, ...] | None:
-        """Codes int32 [frames, codebooks] per reference as ``fingerprint``'s codec made them."""
+    def codes(self, voice_id: str, fingerprint: str, stamp: float) -> tuple[Int32Array, ...] | None:
+        """Codes int32 [frames, codebooks] per reference as ``fingerprint``'s codec made them of the
+        voice with that ``stamp``."""
         path = self._place(voice_id) / f"codes-{fingerprint}.npz"
         try:
             with np.load(path, allow_pickle=False) as stored:
+                if float(stored["stamp"]) != stamp:
+                    return None
                 return tuple(
-                    np.asarray(stored[f"r{index}"], np.int32) for index in range(len(stored.files))
+                    np.asarray(stored[f"r{index}"], np.int32)
+                    for index in range(len(stored.files) - 1)
                 )
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None  # absent, or damaged: they are made again
 
-    def keep_codes(self, voice_id: str, fingerprint: str, codes: Sequence[Int32Array]) -> None:
+    def keep_codes(
+        self, voice_id: str, fingerprint: str, stamp: float, codes: Sequence[Int32Array]
+    ) -> None:
         """Store codes beside a voice; does nothing when it is gone."""
         place = self._place(voice_id)
         with self._scratch() as scratch:
             path = scratch / "codes.npz"
             arrays = {f"r{index}": one.astype(np.int16) for index, one in enumerate(codes)}
             with path.open("wb") as file:
-                cast(Any, np.savez_compressed)(file, **arrays)
+                cast(Any, np.savez_compressed)(file, stamp=np.float64(stamp), **arrays)
+                file.flush()
+                os.fsync(file.fileno())
             try:
                 path.rename(place / f"codes-{fingerprint}.npz")
             except OSError:
@@ -153,7 +180,7 @@ class VoiceStore:
     def _facts(self, place: Path) -> dict[str, Any]:
         try:
             return cast("dict[str, Any]", json.loads((place / "voice.json").read_bytes()))
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             raise UnknownVoice(f"no voice is called {place.name!r}") from None
 
     @contextmanager

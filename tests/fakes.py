@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -113,10 +114,18 @@ class Log:
 
 
 class ScriptedRunner:
-    """See the module. ``protected`` pages may be read by steps and never written by them."""
+    """See the module. ``protected`` pages may be read by steps and never written by them.
 
-    def __init__(self, sizes: RunnerSpec | None = None) -> None:
+    ``frames_of`` says how many frames the turn that a join begins has; :func:`opener` by default.
+    """
+
+    def __init__(
+        self,
+        sizes: RunnerSpec | None = None,
+        frames_of: Callable[[Join], int] = lambda join: int(join.column[1]),
+    ) -> None:
         self._spec = sizes or spec()
+        self._frames_of = frames_of
         self._cells = np.zeros((self._spec.pages, self._spec.page_tokens), np.int64)
         self._places = np.full_like(self._cells, -1)
         self._rows: dict[int, _Row] = {}
@@ -200,7 +209,7 @@ class ScriptedRunner:
             self._page(page)
         self.log.joins.append(join)
         self._rows[join.slot] = _Row(
-            join, list(join.table), join.position, join.draw, join.column, int(join.column[1])
+            join, list(join.table), join.position, join.draw, join.column, self._frames_of(join)
         )
 
     def collect(self, step: int) -> StepResult:

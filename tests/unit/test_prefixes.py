@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.engine.pages import PagePool
+from shoal.engine.prefixes import PrefixCache, prefix_key
+from shoal.engine.runner import Int32Array
+
+
+def columns(*rows: list[int]) -> Int32Array:
+    return np.array(rows, np.int32)
+
+
+def cache_of(pages: int = 8, limit: int = 4) -> tuple[PagePool, PrefixCache]:
+    pool = PagePool(pages)
+    return pool, PrefixCache(pool, limit)
+
+
+def add(pool: PagePool, cache: PrefixCache, name: bytes, pages: int = 2) -> None:
+    taken = pool.take(pages)
+    assert taken is not None
+    cache.add(name, 8 * pages, taken).ready = True
+
+
+def test_the_key_covers_every_codebook_and_the_shape() -> None:
+    base = columns([5, 1, 2], [6, 3, 4])
+    assert prefix_key(base) == prefix_key(base.copy(order="F"))
+    for row in range(2):
+        for column in range(3):
+            other = base.copy()
+            other[row, column] += 1
+            assert prefix_key(other) != prefix_key(base)
+    assert prefix_key(base.reshape(3, 2)) != prefix_key(base)
+    assert prefix_key(base[:1]) != prefix_key(base)
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    pool, cache = cache_of()
+    for name in (b"a", b"b", b"c"):
+        add(pool, cache, name)
+    assert cache.find(b"a") is not None
+    assert cache.evict_one()
+    assert cache.find(b"b") is None
+    assert cache.find(b"a") is not None and cache.find(b"c") is not None
+    assert pool.free == 4
+
+
+def test_pinned_and_unwritten_entries_stay() -> None:
+    pool, cache = cache_of()
+    add(pool, cache, b"pinned")
+    entry = cache.find(b"pinned")
+    assert entry is not None
+    entry.pinned = True
+    pages = pool.take(2)
+    assert pages is not None
+    cache.add(b"unwritten", 16, pages)
+    assert not cache.evict_one()
+    assert list(cache.evictable_pages()) == []
+    assert len(cache) == 2
+
+
+def test_pages_shared_with_a_context_outlive_the_entry() -> None:
+    pool, cache = cache_of()
+    add(pool, cache, b"a")
+    entry = cache.find(b"a")
+    assert entry is not None
+    pool.share(entry.pages[:1])
+    assert cache.evict_one()
+    assert pool.free == 7 and pool.holders(entry.pages[0]) == 1
+
+
+def test_the_number_of_entries_is_bounded() -> None:
+    pool, cache = cache_of(pages=10, limit=3)
+    for name in (b"a", b"b", b"c", b"d", b"e"):
+        add(pool, cache, name)
+    assert len(cache) == 3
+    assert pool.free == 4
+    assert cache.find(b"a") is None and cache.find(b"e") is not None
+
+
+def test_dropping_gives_the_pages_back_once() -> None:
+    pool, cache = cache_of()
+    add(pool, cache, b"a")
+    cache.drop(b"a")
+    cache.drop(b"a")
+    assert pool.free == 8 and len(cache) == 0
