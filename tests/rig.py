@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -56,6 +56,8 @@ from tests.fakes import NEVER, ManualClock, ScriptedRunner, opener, spec
 
 GREEDY = Sampling(temperature=0.0, top_p=0.9, top_k=30, seed=0, max_frames_per_segment=1 << 20)
 WIDE = Limits(frames_base=40, frames_per_byte=4.0, expected_frames_per_byte=0.5)
+FREE = replace(WIDE, frames_base=600)
+ROOMY = spec(max_positions=4096, pages=600)
 
 
 def columns_of(text: str, codebooks: int = 3) -> Int32Array:
@@ -307,6 +309,18 @@ class Rig:
 
 
 _UNKNOWN = (Fault.CLIENT, "Reference not found")
+
+
+def starts_with(columns: Int32Array, text: str) -> bool:
+    """Whether ``columns`` begin with those of ``text``."""
+    return columns[: len(text), 0].tolist() == columns_of(text)[:, 0].tolist()
+
+
+def failure(rig: Rig, stream: StreamId) -> Failed:
+    """The failure that ``stream`` ended with."""
+    (end,) = rig.heard[stream].ends
+    assert isinstance(end, Failed)
+    return end
 
 
 def alone(text: str, voice_id: str | None = None, seed: int = 0, **kwargs: object) -> Heard:
