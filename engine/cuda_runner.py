@@ -55,7 +55,7 @@ class CudaRunner:
         slots: int,
         pages: int | None = None,
         device: torch.device,
-        pdl: bool = False,
+        pdl: bool = True,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         """``pages``: what fits the device and a full context for every slot, when not given."""

@@ -25,7 +25,7 @@ def device_runner(
     device: torch.device,
     progress: Progress,
     *,
-    pdl: bool = False,
+    pdl: bool = True,
 ) -> Runner:
     """A runner on ``device`` in ``config.dtype`` (auto: FP8 where the GPU has it). Raises
     :class:`CheckpointError`."""
