@@ -159,7 +159,8 @@ def attention(bench: Bench) -> None:
     schedules = [bench.schedule]
     if bench.sweep:
         sizes = [(b, s) for b in (32, 64) for s in (128, 256, 512)]
-        schedules = [Schedule(*size, stages) for size in sizes for stages in (3, 5)]
+        schedules = [Schedule(*size, 3) for size in sizes]
+        schedules += [Schedule(*size, 5) for size in sizes if size[1] > 128]
     for m, context in ((1, 512), (1, 2048), (16, 512), (64, 512), (64, 1024), (256, 512)):
         size = m * context * HKV * DIM * 4
         copies = min(6, bench.copies(size))
