@@ -39,6 +39,8 @@ SENTENCES = (
     "Music helps me concentrate when I have a lot of work to do.",
     "The museum is closed on Mondays, but the library stays open until six.",
 )
+ROUNDS = 3
+"""How often all streams speak at once: one round is over in a second."""
 START_SPREAD_S = 1.0
 """Realtime users begin one after another over this time, as people do."""
 
@@ -94,7 +96,7 @@ async def bench(url: str, api_key: str, plan: Plan) -> Figures:
         await take_turn(connection, f"{text} ", end_at_once=False) for text in _texts(plan.turns)
     ]
     await connection.close()
-    together = await _together(server, plan.streams)
+    together = [await _together(server, plan.streams) for _ in range(ROUNDS)]
     users = [_realtime_user(server, number, plan) for number in range(plan.streams)]
     realtime = [take for takes in await asyncio.gather(*users) for take in takes]
     return figures(plan, single, unflushed, together, realtime)
@@ -104,14 +106,14 @@ def figures(
     plan: Plan,
     single: Sequence[Take],
     unflushed: Sequence[Take],
-    together: Sequence[Take],
+    together: Sequence[Sequence[Take]],
     realtime: Sequence[Take],
 ) -> Figures:
     """Pure: from takes to figures."""
     played = [player for take in realtime if (player := _played(take, plan.prebuffer_s))]
     stalls = [stall.length_s for player in played for stall in player.stalls]
     leads = [player.min_lead_s for player in played if player.min_lead_s is not None]
-    together_s = max(t.ended_s for t in together) - min(t.sent_s for t in together)
+    together_s = sum(max(t.ended_s for t in r) - min(t.sent_s for t in r) for r in together)
     return Figures(
         machine=machine(),
         turns=len(single),
@@ -121,7 +123,7 @@ def figures(
         single_rtf=sum(t.wall_s for t in single) / sum(t.audio_s for t in single),
         single_wall_p50_s=statistics.median(t.wall_s for t in single),
         streams=plan.streams,
-        together_speed=sum(t.audio_s for t in together) / together_s,
+        together_speed=sum(t.audio_s for r in together for t in r) / together_s,
         single_speed=sum(t.audio_s for t in single) / sum(t.wall_s for t in single),
         realtime_turns=len(realtime),
         realtime_audio_s=sum(t.audio_s for t in realtime),
