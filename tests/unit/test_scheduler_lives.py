@@ -8,11 +8,13 @@ import random
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.engine.api import Cancel, Fault, Flush, Pause, Resume, StreamId
+from shoal.engine.runner import StepResult
 from tests.fakes import ContractError, spec
 from tests.rig import WIDE, Rig, alone, columns_of, failure
 
@@ -209,6 +211,22 @@ def test_results_of_an_earlier_generation_reach_nobody() -> None:
     rig.finish()
     assert len(rig.heard[first].codes) == had
     assert tuple(rig.heard[second].codes) == expected("say 10", None, 2)
+
+
+def test_a_result_of_a_stale_generation_is_dropped() -> None:
+    rig = Rig(spec(slots=1), PATIENT)
+    stream = rig.speak("say 30", seed=1)
+    rig.until(lambda: len(rig.heard[stream].codes) >= 3)
+    had = len(rig.heard[stream].codes)
+    join = rig.runner.log.joins[0]
+    for generation, ended in ((join.generation - 1, False), (join.generation + 1, True)):
+        columns = np.full((1, 4), 9, np.int32)
+        collected = len(rig.plans) - 1 - rig.runner.in_flight
+        forged = StepResult(collected, (0,), (generation,), columns, np.array([ended]))
+        rig.scheduler.result(forged)
+    assert len(rig.heard[stream].codes) == had
+    rig.finish()
+    assert tuple(rig.heard[stream].codes) == expected("say 30", None, 1)
 
 
 def test_overload_is_refused_while_everybody_who_speaks_goes_on() -> None:
