@@ -91,6 +91,8 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -q -e '.[dev,asr]' -c constraints.txt
+	@# For its weights; what it asks for is large, partly to be compiled, and not needed.
+	$(PIP) install -q --no-deps Resemblyzer==0.1.4
 	@touch $@
 
 # Installs a Debian package as root or with a password-less sudo; fails where it can do neither.

@@ -7,22 +7,37 @@ machine is how figures of one run relate to each other.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
+from numpy.typing import NDArray
 
 from shoal.loadtest import demo
 from shoal.loadtest.bench_turn import Figures, Plan, bench
+from shoal.loadtest.measure.unpack import WavUnpacker
 from shoal.loadtest.one_turn import Take, take_turn, target
 from shoal.loadtest.own_server import own_server
 from shoal.loadtest.plan.voices import Voice
 from shoal.realtime import cli
 
 SENTENCE = "The museum is closed on Mondays, but the library stays open until six."
+FORMATS = (
+    ("pcm", 8_000),
+    ("pcm", 16_000),
+    ("pcm", 44_100),
+    ("wav", 22_050),
+    ("wav", 24_000),
+    ("wav", 48_000),
+    ("opus", 48_000),
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +84,40 @@ async def test_a_seed_gives_the_same_speech_alone_and_in_company(address: str) -
     one, two = (np.frombuffer(take.pcm, "<i2").astype(np.int32) for take in (alone, beside))
     assert np.abs(one - two).max() <= 2, "the codes are equal, the sound up to rounding"
     assert other.pcm != alone.pcm
+
+
+async def test_every_format_and_rate_is_the_same_speech(
+    address: str, dial: Callable[..., Any]
+) -> None:
+    """One seed, one text: as long in every container, as loud, and with the same envelope."""
+    server = SimpleNamespace(live=address.replace("http", "ws", 1) + "/v1/tts/live")
+    usual = await speak(address, SENTENCE, seed=1)
+    expected = envelope(np.frombuffer(usual.pcm, "<i2") / 32768, 24_000)
+    for name, rate in FORMATS:
+        async with dial(server) as socket:
+            await socket.say(SENTENCE, format=name, sample_rate=rate, seed=1)
+            heard = await socket.hear()
+        assert heard.reason == "stop"
+        if name == "pcm":
+            samples = np.frombuffer(heard.audio, "<i2") / 32768
+        elif name == "wav":
+            assert heard.audio.count(b"RIFF") == 1
+            file = WavUnpacker()
+            samples = np.frombuffer(file.feed(heard.audio)[1], "<i2") / 32768
+            assert file.header_rate == rate
+        else:
+            samples, declared = soundfile.read(io.BytesIO(heard.audio))
+            assert declared == rate
+        assert len(samples) / rate == pytest.approx(usual.audio_s, abs=0.02), (name, rate)
+        likeness = np.corrcoef(expected, envelope(samples, rate)[: len(expected)])[0, 1]
+        assert likeness > 0.95, (name, rate)
+
+
+def envelope(samples: NDArray[np.float64], rate: int) -> NDArray[np.float64]:
+    """RMS of every 50 ms; a last piece that is not whole counts as filled with silence."""
+    block = rate // 20
+    whole = np.pad(samples, (0, -len(samples) % block)).reshape(-1, block)
+    return np.sqrt(np.mean(whole**2, axis=1))
 
 
 def test_audio_comes_long_before_the_turn_is_over(figures: Figures) -> None:

@@ -1,0 +1,186 @@
+"""A recording changes who speaks: judged by a speaker encoder, through a real server process.
+
+The encoder is Resemblyzer's, run from its weights alone: its package would bring in a hundred
+megabytes that nothing else here needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+import torch
+from numpy.typing import NDArray
+
+from shoal.loadtest.one_turn import Take, take_turn, target
+from shoal.loadtest.own_server import own_server
+from shoal.loadtest.plan.voices import Voice
+from shoal.realtime import cli
+
+RATE = 16_000
+RECORDINGS = Path(__file__).parents[1] / "data" / "voices"
+SENTENCES = (
+    "The museum is closed on Mondays, but the library stays open until six.",
+    "Music helps me concentrate when I have a lot of work to do.",
+    "There are seven bridges in the old part of the city.",
+)
+
+
+class SpeakerEncoder:
+    """Maps speech to a point on the sphere in 256 dimensions; one voice lands in one place."""
+
+    FFT, HOP, MELS, WINDOW = 400, 160, 40, 160
+
+    def __init__(self, weights: Path) -> None:
+        state: dict[str, torch.Tensor] = torch.load(weights, "cpu", weights_only=True)[
+            "model_state"
+        ]
+        self._lstm = torch.nn.LSTM(self.MELS, 256, num_layers=3, batch_first=True)
+        self._linear = torch.nn.Linear(256, 256)
+        for name, part in (("lstm.", self._lstm), ("linear.", self._linear)):
+            part.load_state_dict(
+                {k.removeprefix(name): v for k, v in state.items() if k.startswith(name)}
+            )
+        self._filters = torch.from_numpy(mel_filters(RATE, self.FFT, self.MELS)).float()
+
+    @torch.inference_mode()
+    def __call__(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """``samples`` mono at :data:`RATE`, 1.6 s at least; float32 [256] of length 1."""
+        samples = without_pauses(samples)
+        level = float(np.sqrt(np.mean(samples**2)))
+        wave = torch.from_numpy(samples * max(1.0, 10 ** (-30 / 20) / level))
+        spectrum = torch.stft(
+            wave, self.FFT, self.HOP, window=torch.hann_window(self.FFT),
+            pad_mode="constant", return_complex=True,
+        )  # fmt: skip
+        mels = (self._filters @ spectrum.abs().square()).T
+        parts = mels.unfold(0, self.WINDOW, self.WINDOW // 2).transpose(1, 2)
+        _, (hidden, _) = self._lstm(parts)
+        each = torch.nn.functional.normalize(torch.relu(self._linear(hidden[-1])), dim=1)
+        return torch.nn.functional.normalize(each.mean(0), dim=0).numpy()
+
+
+def without_pauses(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What lies within 75 ms of sound."""
+    blocks = samples[: len(samples) // 160 * 160].reshape(-1, 160)
+    loud = np.sqrt(np.mean(blocks**2, axis=1)) > 0.01
+    return blocks[np.convolve(loud, np.ones(15), "same") > 0].reshape(-1)
+
+
+def mel_filters(rate: int, fft: int, count: int) -> NDArray[np.float64]:
+    """Triangles of equal area, [count, fft // 2 + 1]; mels linear below 1 kHz, then logarithmic."""
+    step = np.log(6.4) / 27
+    top = 15 + np.log(rate / 2 / 1000) / step
+    mels = np.linspace(0, top, count + 2)
+    edges = np.where(mels < 15, mels * 200 / 3, 1000 * np.exp(step * (mels - 15)))
+    bins = np.linspace(0, rate / 2, fft // 2 + 1)
+    low, centre, high = (edges[k : k + count, None] for k in range(3))
+    rising, falling = (bins - low) / (centre - low), (high - bins) / (high - centre)
+    return np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)
+
+
+@dataclass(frozen=True)
+class Person:
+    recording: bytes
+    words: str
+    samples: NDArray[np.float32]
+
+    @property
+    def voice(self) -> Voice:
+        return Voice(reference_audio=self.recording, reference_text=self.words)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> SpeakerEncoder:
+    found = importlib.util.find_spec("resemblyzer")
+    if found is None or found.origin is None:
+        pytest.skip("Resemblyzer is not installed: make test installs it")
+    return SpeakerEncoder(Path(found.origin).with_name("pretrained.pt"))
+
+
+def load(name: str) -> Person:
+    recording = (RECORDINGS / f"{name}.ogg").read_bytes()
+    samples, rate = soundfile.read(io.BytesIO(recording), dtype="float32")
+    words = (RECORDINGS / f"{name}.txt").read_text("utf-8").strip()
+    return Person(recording, words, soxr.resample(samples, rate, RATE))
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOAL_VOICES", str(tmp_path_factory.mktemp("voices")))
+        with own_server() as url:
+            # The commands of these tests keep their voices where this server looks.
+            yield url
+
+
+async def speak(address: str, voice: Voice) -> NDArray[np.float32]:
+    """Every sentence, one turn each with its own seed, in a row."""
+
+    async def one(seed: int, text: str) -> Take:
+        connection = await target(address, rate=RATE, seed=seed).connect(Voice())
+        try:
+            return await take_turn(connection, text, voice=voice, rate=RATE, prefill_wait_s=0)
+        finally:
+            await connection.close()
+
+    takes = [await one(seed, text) for seed, text in enumerate(SENTENCES)]
+    pcm = b"".join(take.pcm for take in takes)
+    return np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
+
+
+@pytest.fixture(scope="module")
+def default(address: str) -> NDArray[np.float32]:
+    return asyncio.run(speak(address, Voice()))
+
+
+def test_the_encoder_tells_people_apart(encoder: SpeakerEncoder) -> None:
+    """Even from two seconds: halves of one recording are closer than any two people."""
+    people = [load(name).samples for name in ("george", "michael", "default")]
+    heads = [encoder(samples[: len(samples) // 2]) for samples in people]
+    tails = [encoder(samples[len(samples) // 2 :]) for samples in people]
+    cosines = np.array([[head @ tail for tail in tails] for head in heads])
+    same = cosines.diagonal()
+    assert same.min() > 0.65
+    assert same.min() > cosines[~np.eye(len(people), dtype=bool)].max()
+
+
+@pytest.mark.parametrize("name", ["george", "michael"])
+def test_a_recording_in_the_start_is_who_speaks(
+    address: str, default: NDArray[np.float32], encoder: SpeakerEncoder, name: str
+) -> None:
+    person = load(name)
+    recording, usual = encoder(person.samples), encoder(default)
+    spoken = encoder(asyncio.run(speak(address, person.voice)))
+    # Recordings are compared with recordings: what the codec adds to all speech is not a voice.
+    assert spoken @ recording > spoken @ encoder(load("default").samples)
+    assert spoken @ recording > usual @ recording + 0.1
+    assert spoken @ usual < 0.8, "much less like the default voice than that is like itself"
+
+
+def test_a_voice_that_is_kept_speaks_by_its_name(
+    address: str,
+    encoder: SpeakerEncoder,
+    default: NDArray[np.float32],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    george = load("george")
+    file = str(RECORDINGS / "george.ogg")
+    assert cli.main(["voice", "add", "george", file, "--text", george.words]) == 0
+    assert capsys.readouterr().out.startswith("george: 4.6 s kept in ")
+    by_name = asyncio.run(speak(address, Voice(voice_id="george")))
+    spoken = encoder(by_name)
+    assert spoken @ encoder(george.samples) > spoken @ encoder(default)
+    # The same recording is the same voice, whichever way it came: the same codes.
+    in_the_start = asyncio.run(speak(address, george.voice))
+    assert by_name.shape == in_the_start.shape
+    assert np.abs(by_name - in_the_start).max() < 3 / 32768
+    assert cli.main(["voice", "remove", "george"]) == 0
