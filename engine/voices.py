@@ -142,7 +142,7 @@ class VoiceStore:
         voice with that ``stamp``."""
         path = self._place(voice_id) / f"codes-{fingerprint}.npz"
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 if float(stored["stamp"]) != stamp:
                     return None
                 return tuple(

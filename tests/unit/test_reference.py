@@ -1,0 +1,228 @@
+"""Voice preparation: known voices at once, recordings once, and whose fault a failure is."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import soundfile as sf  # pyright: ignore[reportMissingTypeStubs]
+
+from shoal.engine.api import Fault, Reference, Voice
+from shoal.engine.jobs import VoiceFailed, VoiceJob, VoiceReady
+from shoal.engine.prompt import PromptReference
+from shoal.engine.reference import Encoded, EncodeJob, VoiceCache, VoiceEncoder, VoicePreparer
+from shoal.engine.runner import Int32Array
+from shoal.engine.voices import MAX_REFERENCES, VoiceStore
+from tests.fakes import ScriptedRunner, spec
+from tests.turns import BUILDER
+
+
+def wav(level: float, seconds: float = 0.6) -> bytes:
+    file = io.BytesIO()
+    wave = level * np.sin(np.arange(int(16_000 * seconds)) / 7)
+    sf.write(file, wave.astype(np.float32), 16_000, format="WAV", subtype="PCM_16")
+    return file.getvalue()
+
+
+LOUD, SOFT = Reference(wav(0.5), "loud"), Reference(wav(0.1), "soft")
+
+
+class Desk:
+    """A preparer and an encoder, whose work is done when a test says so."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.runner = ScriptedRunner(
+            replace(spec(codebooks=8), sample_rate=16_000, frame_samples=1600)
+        )
+        self.store = None if root is None else VoiceStore(root)
+        self.reports: list[VoiceReady | VoiceFailed] = []
+        self.encodes: list[EncodeJob] = []
+        self.preparer = VoicePreparer(
+            BUILDER,
+            self.store,
+            "codec",
+            1 << 20,
+            SimpleQueue(),
+            self.encodes.append,
+            self.reports.append,
+        )
+        self.encoder = VoiceEncoder(
+            self.runner, self.store, "codec", SimpleQueue(), self.preparer.work
+        )
+        self._jobs = 0
+
+    def ask(self, voice: Voice) -> None:
+        self._jobs += 1
+        self.preparer.work(VoiceJob(self._jobs, voice))
+
+    def encode(self) -> None:
+        """What waits for the encoder."""
+        while self.encodes:
+            self.preparer.work(self.encoder.work(self.encodes.pop(0)))
+
+    def columns(self, job: int) -> Int32Array:
+        (found,) = (r for r in self.reports if r.job == job)
+        assert isinstance(found, VoiceReady)
+        return found.columns
+
+
+def test_a_recording_becomes_the_prefix_of_its_codes() -> None:
+    desk = Desk()
+    desk.ask(Voice(references=(LOUD, SOFT)))
+    assert not desk.reports
+    desk.encode()
+    rate = desk.runner.spec.sample_rate
+    assert rate == 16_000
+    codes = [desk.runner.encode(np.full(9600, level, np.float32)) for level in (0.5, 0.1)]
+    assert [len(one) for one in codes] == [6, 6]
+    columns = desk.columns(1)
+    lengths = BUILDER.prefix(
+        [PromptReference(r.text, c) for r, c in zip((LOUD, SOFT), codes, strict=True)]
+    )
+    assert columns.shape == lengths.shape
+
+
+def test_a_recording_that_several_wait_for_is_encoded_once() -> None:
+    desk = Desk()
+    for _ in range(3):
+        desk.ask(Voice(references=(LOUD,)))
+    assert len(desk.encodes) == 1
+    desk.encode()
+    assert [report.job for report in desk.reports] == [1, 2, 3]
+    desk.ask(Voice(references=(LOUD,)))
+    assert len(desk.reports) == 4 and not desk.encodes
+    assert np.array_equal(desk.columns(1), desk.columns(4))
+
+
+def test_a_known_voice_is_not_held_up_by_a_new_one() -> None:
+    desk = Desk()
+    desk.ask(Voice(references=(LOUD,)))
+    desk.encode()
+    desk.ask(Voice(references=(SOFT,)))
+    desk.ask(Voice(references=(LOUD,)))
+    assert [report.job for report in desk.reports] == [1, 3]
+
+
+def test_audio_and_transcript_both_make_the_voice() -> None:
+    desk = Desk()
+    other_words = Reference(LOUD.audio, "other words")
+    for reference in (LOUD, SOFT, other_words):
+        desk.ask(Voice(references=(reference,)))
+    # What is in which part must not matter only as a whole.
+    desk.ask(Voice(references=(Reference(LOUD.audio + b"lo", "ud"),)))
+    assert len(desk.encodes) == 4
+    desk.encode()
+    assert not np.array_equal(desk.columns(1)[:, 0], desk.columns(3)[:, 0])
+
+
+def test_a_stored_voice_is_encoded_once_for_every_process(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    assert desk.store is not None
+    desk.store.add("ann", (LOUD,))
+    desk.ask(Voice("ann"))
+    desk.encode()
+    again = Desk(tmp_path)
+    again.ask(Voice("ann"))
+    assert not again.encodes
+    assert np.array_equal(desk.columns(1), again.columns(1))
+
+
+def test_a_replaced_voice_is_the_new_one(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    assert desk.store is not None
+    desk.store.add("ann", (LOUD,))
+    desk.ask(Voice("ann"))
+    desk.encode()
+    desk.store.add("ann", (SOFT,), replace=True)
+    desk.ask(Voice("ann"))
+    desk.encode()
+    assert not np.array_equal(desk.columns(1), desk.columns(2))
+    desk.store.remove("ann")
+    desk.ask(Voice("ann"))
+    assert desk.reports[-1] == VoiceFailed(3, Fault.CLIENT, "Reference not found")
+
+
+def test_an_id_wins_over_recordings_sent_along(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.ask(Voice("nobody", (LOUD,)))
+    assert desk.reports == [VoiceFailed(1, Fault.CLIENT, "Reference not found")]
+
+
+@pytest.mark.parametrize("voice_id", ["nobody", "../etc/passwd", ""])
+def test_without_such_a_voice_the_client_is_told(tmp_path: Path, voice_id: str) -> None:
+    for root in (None, tmp_path):
+        desk = Desk(root)
+        desk.ask(Voice(voice_id))
+        assert desk.reports == [VoiceFailed(1, Fault.CLIENT, "Reference not found")]
+
+
+def test_what_is_no_recording_is_the_clients_fault_and_tried_again_next_time() -> None:
+    desk = Desk()
+    for _ in range(2):
+        desk.ask(Voice(references=(Reference(b"not audio at all", "x"),)))
+        desk.encode()
+    assert all(
+        isinstance(report, VoiceFailed) and report.fault is Fault.CLIENT for report in desk.reports
+    )
+    assert len(desk.reports) == 2
+
+
+def test_too_many_recordings_are_refused() -> None:
+    desk = Desk()
+    desk.ask(Voice(references=(LOUD,) * (MAX_REFERENCES + 1)))
+    assert isinstance(desk.reports[0], VoiceFailed) and desk.reports[0].fault is Fault.CLIENT
+    assert not desk.encodes
+
+
+def test_a_failing_encoder_fails_all_who_wait_and_nobody_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk()
+    desk.runner.fail_encode = True
+    for _ in range(2):
+        desk.ask(Voice(references=(LOUD,)))
+    desk.encode()
+    assert [(r.job, isinstance(r, VoiceFailed) and r.fault) for r in desk.reports] == [
+        (1, Fault.ENGINE),
+        (2, Fault.ENGINE),
+    ]
+    assert "scripted encoder failure" in caplog.text
+    desk.runner.fail_encode = False
+    desk.ask(Voice(references=(LOUD,)))
+    desk.encode()
+    assert isinstance(desk.reports[-1], VoiceReady)
+
+
+def test_the_cache_is_bounded_in_bytes() -> None:
+    cache = VoiceCache(3 * 400)
+    voices = [(PromptReference("x", np.zeros((25, 4), np.int32)),) for _ in range(5)]
+    for number, voice in enumerate(voices):
+        cache.keep(bytes([number]), voice)
+        cache.find(b"\0")
+    assert [cache.find(bytes([number])) is not None for number in range(5)] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_loops_run_until_they_are_told_to_stop() -> None:
+    desk = Desk()
+    reports: list[Encoded] = []
+    jobs: SimpleQueue[EncodeJob | None] = SimpleQueue()
+    jobs.put(EncodeJob(b"k", (LOUD,)))
+    jobs.put(None)
+    VoiceEncoder(desk.runner, None, "codec", jobs, reports.append).run()
+    assert [report.key for report in reports] == [b"k"] and reports[0].fault is None
+    inbox: SimpleQueue[VoiceJob | Encoded | None] = SimpleQueue()
+    inbox.put(VoiceJob(1, Voice("x")))
+    inbox.put(None)
+    heard: list[VoiceReady | VoiceFailed] = []
+    VoicePreparer(BUILDER, None, "c", 1, inbox, desk.encodes.append, heard.append).run()
+    assert len(heard) == 1
