@@ -15,10 +15,14 @@ from .runner import Int32Array, PrefillChunk
 
 @dataclass(frozen=True, slots=True)
 class ComposeJob:
-    """Turn a segment's text into the columns of user turns."""
+    """Turn a segment's text into the columns of user turns.
+
+    ``speaker``: the number of the last speaker mark in the stream's text so far, None before one.
+    """
 
     stream: StreamId
     text: str = field(repr=False)
+    speaker: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

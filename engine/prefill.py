@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from .frontend import Frontend
 from .jobs import Composed, ComposeJob, Prefilled, PrefillJob, ToDecode, ToPrefill, Utterance
+from .marks import SPEAKER
 from .prompt import PromptBuilder
 from .runner import PrefillChunk, Runner
 
@@ -31,13 +32,20 @@ class Composer:
         self._max_chars = max_chars
 
     def compose(self, job: ComposeJob) -> Composed:
-        """One utterance a piece that the model can say in one go."""
+        """One utterance a piece that the model can say in one go; none when there is nothing to
+        say. A model that knows speakers is told who goes on speaking."""
+        pieces = self._frontend.inputs(job.text, self._max_chars)
+        # An utterance may begin a context: what was said before it need not be there any more.
+        known = self._frontend.name is None and job.speaker is not None
+        mark = f"<|speaker:{job.speaker}|>" if known and not SPEAKER.search(job.text) else ""
         return Composed(
             job.stream,
             job.text,
             tuple(
-                Utterance(self._prompt.user_turn(piece), len(piece.encode("utf-8", "replace")))
-                for piece in self._frontend.inputs(job.text, self._max_chars)
+                Utterance(
+                    self._prompt.user_turn(mark + piece), len(piece.encode("utf-8", "replace"))
+                )
+                for piece in pieces
             ),
         )
 

@@ -229,13 +229,12 @@ class Scheduler:
             match item:
                 case None:
                     return
-                case Segment(text, speakable=True):
-                    if stream.text_s is None:
+                case Segment(text, speakable, speaker):
+                    # Only a hint: what can be said is for the model's front end to tell.
+                    if speakable and stream.text_s is None:
                         stream.text_s = now
                     stream.composing = True
-                    self.out.prefill.append(ComposeJob(stream.id, text))
-                case Segment(text):
-                    stream.ready.append(Composed(stream.id, text, ()))
+                    self.out.prefill.append(ComposeJob(stream.id, text, speaker))
                 case FlushMark():
                     stream.ready.append(item)
 
@@ -255,6 +254,7 @@ class Scheduler:
                 case Composed():
                     stream.utterances.extend(item.utterances)
                     stream.text = item.text
+                    stream.text_s = now if stream.text_s is None else stream.text_s
             stream.ready.popleft()
             self._read(stream, now)
         if stream.utterances:

@@ -1,0 +1,54 @@
+"""What the scheduler asks to have composed, and what becomes of the answer."""
+
+from __future__ import annotations
+
+from shoal.engine.jobs import CodecBegin, Composed, ComposeJob
+from tests.rig import Rig, turn_of
+
+
+class Asked(Rig):
+    """A rig that notes every segment which is to be composed, and every stretch that began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.composed: list[tuple[str, int | None]] = []
+        self.begun: list[CodecBegin] = []
+
+    def _dispatch(self) -> None:
+        for job in self.scheduler.out.prefill:
+            if isinstance(job, ComposeJob):
+                self.composed.append((job.text, job.speaker))
+        self.begun += [m for m in self.scheduler.out.codec if isinstance(m, CodecBegin)]
+        super()._dispatch()
+
+
+def test_text_without_letters_is_spoken_where_the_front_end_can() -> None:
+    rig = Asked()
+    stream = rig.speak("+++")
+    rig.finish()
+    assert rig.composed == [("+++", None)]
+    heard = rig.heard[stream]
+    assert heard.order == ["+++"]
+    assert len(heard.codes) == len(turn_of("+++")) - 1 == 3
+    times = rig.begun[0].times
+    assert times is not None
+    assert times.text_s <= times.asked_s <= times.slot_s <= times.joined_s
+
+
+def test_every_segment_goes_with_the_speaker_that_the_text_named_last() -> None:
+    rig = Asked()
+    stream = rig.open()
+    rig.say(stream, "Early. <|speaker:3|>Now me. And me still.")
+    rig.finish()
+    assert [speaker for _, speaker in rig.composed] == [None, 3, 3]
+
+
+def test_a_composition_for_a_stream_that_is_gone_is_dropped() -> None:
+    rig = Asked()
+    stream = rig.speak("one. two.")
+    rig.finish()
+    before = rig.idle_pages()
+    rig.scheduler.message(Composed(stream, "one.", ()), rig.clock())
+    rig.turns(3)
+    assert rig.idle_pages() == before
+    assert len(rig.heard[stream].ends) == 1
