@@ -1,0 +1,204 @@
+"""The decode thread's loop: run-ahead, what it waits on, and what it sends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from shoal.engine.api import EndText, Event, Failed, Fault, Open, Opened, PushText, StreamId, Voice
+from shoal.engine.config import Limits
+from shoal.engine.decode import STEPS_IN_FLIGHT, DecodeLoop, Inbound
+from shoal.engine.defaults import VoiceDefaults
+from shoal.engine.jobs import (
+    CodecEnd,
+    CodecFinish,
+    CodecFrames,
+    CodecMessage,
+    Composed,
+    ComposeJob,
+    Prefilled,
+    PrefillJob,
+    ToPrefill,
+    Utterance,
+    VoiceFailed,
+    VoiceJob,
+)
+from shoal.engine.runner import StepPlan, StepResult
+from shoal.engine.scheduler import Scheduler
+from tests.fakes import ManualClock, ScriptedRunner, spec
+from tests.rig import GREEDY, WIDE, columns_of, turn_of
+
+A, B = StreamId(1), StreamId(2)
+
+
+class Inbox(SimpleQueue[Inbound | None]):
+    """Counts how often somebody waited at it."""
+
+    waits = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Inbound | None:
+        self.waits += 1
+        return super().get(block, timeout)
+
+
+class Ordered(ScriptedRunner):
+    """Notes the order of calls."""
+
+    def __init__(self) -> None:
+        super().__init__(spec())
+        self.calls: list[str] = []
+
+    def launch(self, plan: StepPlan) -> None:
+        self.calls.append(f"launch {plan.step}")
+        super().launch(plan)
+
+    def collect(self, step: int) -> StepResult:
+        self.calls.append(f"collect {step}")
+        return super().collect(step)
+
+
+class Desk:
+    """A loop, with its prefill and voice threads done by hand."""
+
+    def __init__(self, clock: ManualClock | None = None) -> None:
+        self.runner = Ordered()
+        self.clock = clock or ManualClock()
+        self.inbox = Inbox()
+        self.to_prefill: SimpleQueue[ToPrefill | None] = SimpleQueue()
+        self.to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
+        self.voices: list[VoiceJob] = []
+        self.events: list[Event] = []
+        limits: Limits = WIDE
+        self.loop = DecodeLoop(
+            self.runner,
+            Scheduler(
+                self.runner.spec,
+                limits,
+                VoiceDefaults(GREEDY, None, 1 << 20, columns_of("system"), columns_of("\n")),
+                lambda: 1,
+            ),
+            self.inbox,
+            self.to_prefill,
+            self.voices.append,
+            self.to_codec,
+            self._deliver,
+            self.clock,
+        )
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+
+    def prefill(self) -> None:
+        """Do the prefill thread's work, and report it."""
+        while not self.to_prefill.empty():
+            match self.to_prefill.get():
+                case ComposeJob(stream, text):
+                    turn = Utterance(turn_of(text), len(text))
+                    self.inbox.put(Composed(stream, text, (turn,)))
+                case PrefillJob(job, chunks):
+                    for chunk in chunks:
+                        self.runner.prefill(chunk)
+                    self.inbox.put(Prefilled(job))
+                case None:
+                    pass
+
+    def turn(self) -> None:
+        self.prefill()
+        while not self.inbox.empty():
+            self.loop._note(self.inbox.get_nowait())  # pyright: ignore[reportPrivateUsage]
+        self.loop.turn()
+        self.clock.tick(0.01)
+
+    def codec(self) -> list[CodecMessage]:
+        found: list[CodecMessage] = []
+        while not self.to_codec.empty():
+            message = self.to_codec.get()
+            assert message is not None
+            found.append(message)
+        return found
+
+    def speak(self, stream: StreamId, text: str) -> None:
+        self.inbox.put(Open(stream))
+        self.inbox.put(PushText(stream, text))
+        self.inbox.put(EndText(stream))
+
+
+def test_a_step_is_launched_before_the_one_before_it_is_read() -> None:
+    desk = Desk()
+    desk.speak(A, "say 6")
+    for _ in range(20):
+        desk.turn()
+    steps = 8  # six frames, the end, and one more that was under way
+    wanted = ["launch 0"]
+    for step in range(1, steps):
+        wanted += [f"launch {step}", f"collect {step - 1}"]
+    assert desk.runner.calls == [*wanted, f"collect {steps - 1}"]
+    assert STEPS_IN_FLIGHT == 2
+    messages = desk.codec()
+    frames = [m for m in messages if isinstance(m, CodecFrames)]
+    assert len(frames) == 6
+    assert isinstance(messages[-2], CodecEnd) and messages[-1] == CodecFinish(A)
+    assert desk.loop.stats.frames == 6 and desk.loop.stats.steps == steps
+
+
+def test_frames_leave_with_the_step_after_theirs() -> None:
+    desk = Desk()
+    desk.speak(A, "say 20")
+    seen: list[int] = []
+    for _ in range(12):
+        desk.turn()
+        seen.append(sum(isinstance(message, CodecFrames) for message in desk.codec()))
+    begin = seen.index(1)
+    assert seen[begin:] == [1] * (12 - begin)
+
+
+def test_opened_and_refused_leave_at_once_and_voices_go_to_their_thread() -> None:
+    desk = Desk()
+    desk.turn()
+    desk.inbox.put(Open(A))
+    desk.inbox.put(Open(B, Voice("ann")))
+    desk.turn()
+    desk.turn()
+    assert [type(event) for event in desk.events] == [Opened]
+    assert [job.voice for job in desk.voices] == [Voice("ann")]
+    desk.inbox.put(VoiceFailed(desk.voices[0].job, Fault.CLIENT, "none"))
+    desk.turn()
+    assert desk.codec() == [CodecFinish(B, Failed(B, Fault.CLIENT, "none"))]
+
+
+def test_with_nothing_to_do_the_loop_waits_at_its_inbox_and_does_not_look_again() -> None:
+    desk = Desk()
+    desk.inbox.put(Open(A))
+    thread = threading.Thread(target=desk.loop.run)
+    thread.start()
+    while not desk.events:
+        desk.prefill()
+    settled = threading.Event()
+    settled.wait(0.05)
+    waits = desk.inbox.waits
+    settled.wait(0.2)
+    assert desk.inbox.waits == waits <= 6
+    desk.inbox.put(None)
+    thread.join(5.0)
+    assert not thread.is_alive()
+
+
+def test_the_loop_wakes_for_a_deadline_of_the_text_alone() -> None:
+    class RealClock(ManualClock):
+        def __call__(self) -> float:
+            return time.monotonic()
+
+    desk = Desk(RealClock())
+    thread = threading.Thread(target=desk.loop.run)
+    thread.start()
+    desk.inbox.put(Open(A))
+    desk.inbox.put(PushText(A, "Half a sentence without its end, yet with a clause,"))
+    job = desk.to_prefill.get(timeout=5.0)
+    while not isinstance(job, ComposeJob):
+        job = desk.to_prefill.get(timeout=5.0)
+        assert desk.inbox.waits < 20
+    desk.inbox.put(None)
+    thread.join(5.0)
+    assert job.text.startswith("Half a sentence")
