@@ -21,6 +21,7 @@ from .heads import store_heads
 from .norm import NormedRows
 from .pages import (
     LOG2_E,
+    PREFIX_SCHEDULE,
     SCHEDULE,
     SPLITS,
     Heads,
@@ -61,6 +62,8 @@ def decode_kernel(
     BT: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr,
     SPLITS: tl.constexpr,
+    PREFIX_BT: tl.constexpr,
+    PREFIX_SPLIT: tl.constexpr,
     CASCADE: tl.constexpr,
     QUANT: tl.constexpr,
     PDL: tl.constexpr,
@@ -79,7 +82,7 @@ def decode_kernel(
     before = 0
     if CASCADE:
         start = tl.load(PREFIX + m)
-        before = stretches(start // BT, BT, SPLIT_TOKENS, SPLITS)
+        before = stretches(start // PREFIX_BT, PREFIX_BT, PREFIX_SPLIT, SPLITS)
     skipped = start // BT
     blocks = tl.cdiv(length, BT) - skipped
     active = stretches(blocks, BT, SPLIT_TOKENS, SPLITS)
@@ -258,6 +261,8 @@ def decode_attention(
         BT=block_tokens(page, schedule.block_tokens),
         SPLIT_TOKENS=schedule.split_tokens,
         SPLITS=SPLITS,
+        PREFIX_BT=block_tokens(page, PREFIX_SCHEDULE.block_tokens),
+        PREFIX_SPLIT=PREFIX_SCHEDULE.split_tokens,
         CASCADE=cascade,
         QUANT=quant,
         PDL=pdl,

@@ -13,10 +13,9 @@ import triton.language as tl
 
 from .pages import (
     LOG2_E,
-    SCHEDULE,
+    PREFIX_SCHEDULE,
     SPLITS,
     Heads,
-    Schedule,
     Workspace,
     attend,
     block_tokens,
@@ -113,7 +112,6 @@ def prefix_attention(
     groups: torch.Tensor,
     work: Workspace,
     *,
-    schedule: Schedule = SCHEDULE,
     pdl: bool = False,
 ) -> None:
     """Fold shared prefixes into ``work``, for ``queries`` bf16 [M, HQ, D].
@@ -138,10 +136,10 @@ def prefix_attention(
         HKV=heads.keys,
         D=heads.dim,
         PAGE=page,
-        BT=block_tokens(page, schedule.block_tokens),
+        BT=block_tokens(page, PREFIX_SCHEDULE.block_tokens),
         ROWS=GROUP_ROWS,
-        SPLIT_TOKENS=schedule.split_tokens,
+        SPLIT_TOKENS=PREFIX_SCHEDULE.split_tokens,
         SPLITS=SPLITS,
         PDL=pdl,
-        **launch_options(warps=schedule.warps, stages=schedule.stages, pdl=pdl),
+        **launch_options(warps=PREFIX_SCHEDULE.warps, stages=PREFIX_SCHEDULE.stages, pdl=pdl),
     )

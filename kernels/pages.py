@@ -27,13 +27,16 @@ class Schedule:
     stretches only from ``split_tokens`` on.
     """
 
-    block_tokens: int = 64
-    split_tokens: int = 256
-    stages: int = 3
+    block_tokens: int
+    split_tokens: int
+    stages: int
     warps: int = 4
 
 
-SCHEDULE = Schedule()
+SCHEDULE = Schedule(64, 256, 3)
+"""A row's own context."""
+PREFIX_SCHEDULE = Schedule(64, 256, 3)
+"""A shared prefix."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

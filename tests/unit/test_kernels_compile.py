@@ -9,6 +9,7 @@ once for each architecture and look at what it prints.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 HOPPER, BLACKWELL = 90, 120
 SHARED_LIMIT = {HOPPER: 227 * 1024, BLACKWELL: 99 * 1024}
@@ -124,72 +127,43 @@ def cases(architecture: int) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Every tile that the table has for S2 Pro's weights, and the row-wise kernels around them."""
     import torch
 
     from shoal.kernels.gemm import Tile, gemm_partials, gemm_rows
     from shoal.kernels.norm import NormedRows, add_norm, whole_norm
     from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise
     from shoal.kernels.rounding import FP8
-    from shoal.kernels.swiglu import gate_up
-
-    def weight(n: int, k: int) -> Fp8Weight:
-        return Fp8Weight(torch.empty(n, k, dtype=FP8), torch.empty(n // 128, k // 128))
-
-    def rows(m: int, k: int) -> NormedRows:
-        return NormedRows.empty(m, k, "cpu")
+    from shoal.kernels.swiglu import gate_up, swiglu
+    from shoal.kernels.tiles import gate_up_tile, rows_tile, tile_for
 
     d, inner = 2560, 9728
-    tiles = {
-        "m1": (1, Tile(16, 64, 4)),
-        "m1-cp": (1, Tile(16, 64, 4, tma=False)),
-        "m1-pdl": (1, Tile(16, 64, 4, ahead=4)),
-        "m64": (64, Tile(64, 64, 4, warps=4, stages=3)),
-        "m128-c4": (128, Tile(64, 64, 1, 4, warps=4, stages=4)),
-        "m128-c4w": (128, Tile(64, 128, 1, 4, warps=8, stages=4)),
-        "m128-c4ww": (128, Tile(128, 128, 1, 4, warps=8, stages=4)),
-    }
-    for name, (m, tile) in tiles.items():
-        part = torch.empty(tile.splits, m, 6144)
-        yield (
-            f"gemm-{name}",
-            lambda m=m, t=tile, p=part: gemm_partials(
-                rows(m, d), weight(6144, d), p, t, pdl=t.ahead > 0
-            ),
-        )
-    y = torch.empty(16, inner, dtype=torch.bfloat16)
-    res = torch.empty(16, d, dtype=torch.bfloat16)
-    nw = torch.empty(d, dtype=torch.bfloat16)
+    both = Fp8Weight(torch.empty(2 * inner, d, dtype=FP8), torch.empty(2 * inner // 128, d // 128))
+
+    def partials(n: int, k: int, m: int, tile: Tile) -> None:
+        weight = Fp8Weight(torch.empty(n, k, dtype=FP8), torch.empty(n // 128, k // 128))
+        x = Fp8Rows.empty(m, k, "cpu")
+        gemm_partials(x, weight, torch.empty(tile.splits, m, n), tile, pdl=True)
+
+    for m in (1, 32, 64, 128, 256):
+        for n, k in ((6144, d), (d, 4096)):
+            yield f"gemm-{n}x{k}-{m}", lambda n=n, k=k, m=m: partials(n, k, m, tile_for(n, k, m))
+        x = NormedRows.empty(m, d, "cpu")
+        out = torch.empty(m, 2 * inner, dtype=torch.bfloat16)
+        tile = rows_tile(m)
+        yield f"gemm-rows-{m}", lambda x=x, o=out, t=tile: gemm_rows(x, both, o, t, eps=1e-6)
+        out, tile = out[:, :inner].contiguous(), gate_up_tile(inner, d, m)
+        yield f"gemm-gate-up-{m}", lambda x=x, o=out, t=tile: gate_up(x, both, o, t, 1e-6)
+    yield "gemm-copies", lambda: partials(6144, d, 1, Tile(16, 64, 4, tma=False))
+    residual = torch.empty(16, d, dtype=torch.bfloat16)
     part = torch.empty(8, 16, d)
-    yield (
-        "gemm-rows",
-        lambda: gemm_rows(
-            rows(16, d),
-            weight(d, d),
-            torch.empty(16, d, dtype=torch.bfloat16),
-            Tile(16, 64),
-            eps=1e-6,
-        ),
-    )
-    for name, m, tile in (
-        ("m1", 1, Tile(16, 64)),
-        ("m1-128", 1, Tile(16, 128, warps=8, stages=5)),
-        ("m64", 64, Tile(64, 64, stages=4)),
-        ("m64-128", 64, Tile(64, 128, warps=8, stages=4)),
-        ("m128", 128, Tile(128, 64, warps=8, stages=4)),
-        ("m128-128", 128, Tile(128, 128, warps=8, stages=4)),
-    ):
-        out = (
-            Fp8Rows.empty(m, inner, "cpu")
-            if tile.columns == 128
-            else torch.empty(m, inner, dtype=torch.bfloat16)
-        )
-        yield (
-            f"gateup-{name}",
-            lambda m=m, t=tile, o=out: gate_up(rows(m, d), weight(2 * inner, d), o, t, 1e-6),
-        )
-    yield "norm", lambda: add_norm(res, nw, rows(16, d), part)
-    yield "norm-whole", lambda: whole_norm(res, nw, torch.empty_like(res), 1e-6, part)
-    yield "quantise", lambda: quantise(y, Fp8Rows.empty(16, inner, "cpu"))
+    normed, gated = NormedRows.empty(16, d, "cpu"), Fp8Rows.empty(16, inner, "cpu")
+    wide = torch.empty(16, 2 * inner, dtype=torch.bfloat16)
+    weight = residual[0].contiguous()
+    yield "rows-norm", lambda: add_norm(residual, weight, normed, part, pdl=True)
+    yield "rows-whole", lambda: whole_norm(residual, weight, residual, 1e-6, part)
+    yield "rows-swiglu", lambda: swiglu(wide, gated)
+    yield "rows-quantise", lambda: quantise(residual, normed.rows)
 
 
 def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
@@ -215,25 +189,25 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     work = Workspace.empty(m, heads, "cpu")
     out = Fp8Rows.empty(m, 4096, "cpu")
     queries = torch.empty(m, 32, 128, dtype=torch.bfloat16)
-    yield "decode", lambda: decode_attention(qkv, rows, heads, *where, work, out)
+    yield "attention-decode", lambda: decode_attention(qkv, rows, heads, *where, work, out)
     yield (
-        "cascade",
+        "attention-cascade",
         lambda: decode_attention(
             qkv, rows, heads, *where, work, out, prefix=number, groups=table, pdl=True
         ),
     )
-    yield "extend", lambda: extend_attention(queries, heads, pages, pages, table, 64, out)
+    yield "attention-extend", lambda: extend_attention(queries, heads, pages, pages, table, 64, out)
     yield (
-        "store",
+        "attention-store",
         lambda: store_heads(
             qkv, rows, (weight, weight), heads.rope, table, 0, pages, pages, queries, 1e-6
         ),
     )
     fast = torch.empty(m, 8, 16, 128, dtype=torch.bfloat16)
     plain = Heads(32, 8, 128, 1e-6, heads.rope)
-    yield "fast", lambda: fast_attention(qkv, rows, plain, fast, fast, 3, out)
+    yield "attention-fast", lambda: fast_attention(qkv, rows, plain, fast, fast, 3, out)
     two = Fp8Rows.empty(m, 4096, "cpu")
-    yield "fast2", lambda: fast_attention(qkv, rows, plain, fast, fast, 0, two, tokens=2)
+    yield "attention-fast2", lambda: fast_attention(qkv, rows, plain, fast, fast, 0, two, tokens=2)
 
 
 def sampler_cases() -> Iterator[tuple[str, Callable[[], None]]]:
@@ -266,11 +240,11 @@ def sampler_cases() -> Iterator[tuple[str, Callable[[], None]]]:
         lambda: sample(logits, normed, 1e-6, 2, number, sampling, columns, fast_input=target),
     )
     yield (
-        "embed",
+        "rows-embed",
         lambda: embed(columns, table, table, (5, 9), 3.0, row, norm_weight=row[0], normed=normed),
     )
     window = torch.zeros(m, 10, 11, dtype=torch.int32)
-    yield "window", lambda: prev_tokens_shift_inplace(window, columns)
+    yield "rows-window", lambda: prev_tokens_shift_inplace(window, columns)
 
 
 def mx_cases(native: bool) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -306,6 +280,82 @@ def mx_cases(native: bool) -> Iterator[tuple[str, Callable[[], None]]]:
         "mx-decode",
         lambda: decode_mx(queries, cache, table, number, number, work, out, native=native),
     )
+
+
+def compiled(architecture: int, cache: Path) -> list[Compiled]:
+    """What this file prints as a script, in a process whose kernels are not interpreted."""
+    root = Path(__file__).parents[2]
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0",
+        "TRITON_CACHE_DIR": str(cache),
+        "PYTHONPATH": str(root / ".typings"),
+    }
+    command = [sys.executable, "-P", __file__, str(architecture)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
+    return compiled(HOPPER, tmp_path_factory.mktemp("hopper"))
+
+
+@pytest.fixture(scope="module")
+def blackwell(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
+    return compiled(BLACKWELL, tmp_path_factory.mktemp("blackwell"))
+
+
+def of(kernels: list[Compiled], prefix: str) -> list[Compiled]:
+    found = [kernel for kernel in kernels if kernel.case.startswith(prefix)]
+    assert found, prefix
+    return found
+
+
+def test_nothing_spills_and_shared_memory_fits(
+    hopper: list[Compiled], blackwell: list[Compiled]
+) -> None:
+    for architecture, kernels in ((HOPPER, hopper), (BLACKWELL, blackwell)):
+        for kernel in kernels:
+            assert kernel.stack_bytes == 0, kernel
+            assert kernel.shared_bytes <= SHARED_LIMIT[architecture], kernel
+
+
+def test_fp8_products_use_the_matrix_unit_and_the_copy_engine(hopper: list[Compiled]) -> None:
+    for kernel in of(hopper, "gemm"):
+        assert kernel.instructions["wgmma_fp8"] >= 4, kernel
+        moved_by = "cp_async" if kernel.case == "gemm-copies" else "tma"
+        assert kernel.instructions[moved_by] >= 4, kernel
+
+
+def test_launches_that_overlap_wait_before_they_read(hopper: list[Compiled]) -> None:
+    for case in ("gemm-6144", "rows-norm"):
+        for kernel in of(hopper, case):
+            assert kernel.instructions["dependent_launch"] == 2, kernel
+    for kernel in of(hopper, "attention-cascade"):
+        # A kernel none of whose programs waited would let the one after it start too early.
+        assert kernel.instructions["dependent_launch"] >= 2, kernel
+    assert "dependent_launch" not in of(hopper, "gemm-rows-64")[0].instructions
+
+
+def test_attention_uses_the_matrix_unit_and_counts_arrivals_in_order(
+    hopper: list[Compiled],
+) -> None:
+    by_kernel = {kernel.kernel: kernel for kernel in of(hopper, "attention")}
+    for name in ("decode_kernel", "prefix_kernel", "extend_kernel"):
+        assert by_kernel[name].instructions["wgmma_bf16"] >= 4, by_kernel[name]
+    # The release and acquire of the count orders the stretches' stores before the last one's loads.
+    assert by_kernel["decode_kernel"].instructions["acq_rel"] == 1
+
+
+def test_mxfp8_is_native_on_blackwell_and_emulated_on_hopper(
+    hopper: list[Compiled], blackwell: list[Compiled]
+) -> None:
+    for case in ("mx-gemm", "mx-prefill", "mx-extend", "mx-decode"):
+        for kernel in of(blackwell, case):
+            assert kernel.instructions["mma_block_scaled"] >= 4, kernel
+        for kernel in of(hopper, case):
+            assert "mma_block_scaled" not in kernel.instructions, kernel
 
 
 if __name__ == "__main__":

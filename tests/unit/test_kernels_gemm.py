@@ -22,6 +22,7 @@ from shoal.kernels.quantise import (
     quantise_weight,
 )
 from shoal.kernels.swiglu import gate_up, swiglu, swiglu_reference
+from shoal.kernels.tiles import chunks_of, rows_tile, tile_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-6
@@ -206,3 +207,14 @@ def test_rows_and_weight_of_different_depth_are_refused() -> None:
     x = quantise_reference(varied(4, 256, 1, 18))
     with pytest.raises(ValueError, match="K = 256"):
         gemm_partials(x, weights(128, 384), torch.empty(1, 4, 128, device=DEVICE), Tile(16, 64))
+
+
+def test_the_table_cuts_a_weight_alike_for_every_number_of_rows() -> None:
+    shapes = [(6144, 2560), (2560, 4096), (2560, 9728), (4096, 2560), (512, 256), (256, 640)]
+    for n, k in shapes:
+        for rows in range(1, 600):
+            tile = tile_for(n, k, rows)
+            assert tile.splits * tile.chunks == chunks_of(n, k)
+            assert n % tile.columns == 0 and tile.splits <= k // 128
+            assert tile.chunks in (1, 4)
+    assert all(rows_tile(rows).splits * rows_tile(rows).chunks == 1 for rows in range(1, 600))
