@@ -279,6 +279,8 @@ class EngineStats:
     prefix_misses: int = 0
     steps: int = 0
     frames: int = 0
+    cut_off: int = 0
+    """Utterances ended at their limit of frames: the model did not stop by itself."""
     last_step_s: float = 0.0
     min_lead_s: float = 0.0
 

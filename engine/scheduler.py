@@ -390,6 +390,7 @@ class Scheduler:
             prefix_misses=memory.prefixes.misses,
             steps=self._batch.steps,
             frames=self._batch.frames,
+            cut_off=self._batch.cut_off,
             last_step_s=last_step_s,
             min_lead_s=min(leads, default=0.0),
         )

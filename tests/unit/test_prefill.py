@@ -198,3 +198,25 @@ def test_text_that_cannot_be_composed_is_reported_and_never_logged(
     assert (composed.stream, composed.utterances, composed.error) == (ME, (), True)
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
+
+
+class Fails(Composer):
+    """Fails with the text in its mouth."""
+
+    def compose(self, job: ComposeJob) -> Composed:
+        raise KeyError(job.text)
+
+
+def test_text_that_cannot_be_composed_fails_alone_and_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runner, reports = ScriptedRunner(), list[ToDecode]()
+    broken = Fails(BUILDER, make_frontend(None), 200)
+    prefiller = Prefiller(runner, broken, SimpleQueue(), reports.append)
+    prefiller._note(ComposeJob(ME, "secret words"))  # pyright: ignore[reportPrivateUsage]
+    prefiller._note(PrefillJob(1, (), urgent=True))  # pyright: ignore[reportPrivateUsage]
+    prefiller.work()
+    prefiller.work()
+    composed, prefilled = reports
+    assert isinstance(composed, Composed) and composed.error and prefilled == Prefilled(1)
+    assert "KeyError" in caplog.text and "secret" not in caplog.text

@@ -229,6 +229,7 @@ def test_a_model_that_does_not_stop_is_cut_off_and_the_next_sentence_begins_afre
     limit = WIDE.frames_base + int(WIDE.frames_per_byte * len("endless talk."))
     assert len(rig.heard[stream].codes) == limit + 3
     assert "cut off" in caplog.text and "endless" not in caplog.text
+    assert rig.scheduler.stats(rig.clock(), 0.0).cut_off == 1
     assert rig.runner.log.joins[1].position == len("system") + len("say 3")
 
 
