@@ -328,7 +328,9 @@ def test_a_failure_of_the_codec_ends_the_streams_of_that_call_and_no_other() -> 
         Failed(A, Fault.ENGINE, "the codec failed")
     ]
     # What the decode thread sent before it knew leads to nothing.
-    desk.take(CodecFrames((A,), codes[:1]), CodecEnd(A), CodecMark(A, 1), CodecDrop(A))
+    desk.take(CodecFrames((A,), codes[:1]), CodecEnd(A), CodecMark(A, 1))
+    desk.work()
+    desk.take(CodecDrop(A))
     feed(desk, B, codes[4:])
     desk.take(CodecEnd(B), CodecFinish(B))
     desk.work()
