@@ -1,8 +1,8 @@
 """``SpeechEngine``: the engine of the port, built from a checkpoint and run on its threads.
 
 Owns construction, the threads and their queues, and the order of starting and stopping. The one
-module that brings torch in. Threads: decode, prefill, voice, encode, codec (and the runner's own);
-they share nothing but frozen messages.
+module that brings torch in. Threads: decode, prefill, voice, voice-encode, codec (and the
+runner's own); they share nothing but frozen messages.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class SpeechEngine:
             "decode": self._loop.run,
             "prefill": prefiller.run,
             "voice": preparer.run,
-            "encode": encoder.run,
+            "voice-encode": encoder.run,
             "codec": vocoder.run,
         }
         for name, body in bodies.items():
