@@ -77,7 +77,7 @@ class Encoded:
 
 
 class VoiceEncoder:
-    """``run`` is the voice-encode thread's body. ``fingerprint`` names the codec that makes the codes."""
+    """``run`` is the voice-encode thread's body. ``fingerprint`` names the codes' codec."""
 
     def __init__(
         self,
