@@ -11,6 +11,7 @@ import io
 import os
 import wave
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,19 @@ async def test_every_format_and_rate_is_the_same_speech(
         assert len(samples) / rate == pytest.approx(usual.audio_s, abs=0.02), (name, rate)
         likeness = np.corrcoef(expected, envelope(samples, rate)[: len(expected)])[0, 1]
         assert likeness > 0.95, (name, rate)
+
+
+async def test_a_signal_lets_a_turn_end(address: str) -> None:
+    text = " ".join([SENTENCE] * 4)
+    whole = await speak(address, text, seed=2)
+    with ExitStack() as stack:
+        leaving = await asyncio.to_thread(stack.enter_context, own_server())
+        connection = await target(leaving, seed=2).connect(Voice())
+        turn = asyncio.create_task(take_turn(connection, text, prefill_wait_s=0))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(stack.close)  # SIGTERM, and waiting for the process
+        assert (await turn).audio_s == whole.audio_s
+        await connection.close()
 
 
 def envelope(samples: NDArray[np.float64], rate: int) -> NDArray[np.float64]:
