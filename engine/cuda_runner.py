@@ -8,8 +8,7 @@ device. Three engine threads share a runner, each with streams and buffers of it
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -168,13 +167,3 @@ class CudaRunner:
 
     def close(self) -> None:
         torch.cuda.synchronize(self._device)
-
-
-@contextlib.contextmanager
-def sync_is_an_error() -> Iterator[None]:
-    """Make every synchronising call of the current process raise, as a test of steady steps."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,6 +143,19 @@ def tiny_runner(name: str = "s2_tiny", slots: int = 2, pages: int = 16) -> CpuRu
     model = DualAR(config, weights, range(275, 339), 265, packed=packs_linear())
     codec = load_codec(DATA / "s2_tiny")
     return CpuRunner(config, model, codec, slots=slots, pages=pages)
+
+
+@contextmanager
+def stepping(runner: CpuRunner) -> Generator[Steps]:
+    """``runner``, warm, until the end of the block."""
+    runner.warm_up()
+    yield Steps(runner)
+    runner.close()
+
+
+def builtin_runner() -> CpuRunner:
+    """The built-in voice with room beside its slots' pages."""
+    return CpuRunner.load(BUILTIN, slots=SLOTS, pages=SLOTS * PAGES_EACH + 16)
 
 
 def pools(runner: CpuRunner) -> list[torch.Tensor]:

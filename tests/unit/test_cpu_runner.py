@@ -18,7 +18,6 @@ from shoal.engine.cpu_runner import CpuRunner
 from shoal.engine.runner import Join, PageGrant, PrefillChunk, Runner, StepPlan, VocodeBatch
 from tests.turns import (
     BUILDER,
-    BUILTIN,
     DATA,
     GREEDY,
     PAGE,
@@ -27,27 +26,25 @@ from tests.turns import (
     TEXTS,
     Steps,
     Turn,
+    builtin_runner,
     pools,
     prompt_of,
     sampled,
+    stepping,
     tiny_runner,
 )
 
 
 @pytest.fixture(scope="module")
 def steps() -> Iterator[Steps]:
-    runner = CpuRunner.load(BUILTIN, slots=SLOTS, pages=SLOTS * PAGES_EACH + 16)
-    runner.warm_up()
-    yield Steps(runner)
-    runner.close()
+    with stepping(builtin_runner()) as driven:
+        yield driven
 
 
 @pytest.fixture
 def tiny() -> Iterator[Steps]:
-    runner = tiny_runner()
-    runner.warm_up()
-    yield Steps(runner)
-    runner.close()
+    with stepping(tiny_runner()) as driven:
+        yield driven
 
 
 def test_it_is_a_runner_and_says_its_sizes(steps: Steps) -> None:

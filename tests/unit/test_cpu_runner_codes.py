@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from shoal.engine.cpu_runner import CpuRunner
 from shoal.engine.model.compile import packs_linear, rows_are_independent
 from shoal.engine.model.config import read_config
 from shoal.engine.model.dual_ar import DualAR
@@ -24,32 +23,29 @@ from tests.turns import (
     DATA,
     GREEDY,
     PAGE,
-    PAGES_EACH,
     SLOTS,
     TEXTS,
     Steps,
     Turn,
+    builtin_runner,
     keys_and_values,
     prompt_of,
     sampled,
+    stepping,
     tiny_runner,
 )
 
 
 @pytest.fixture(scope="module")
 def steps() -> Iterator[Steps]:
-    runner = CpuRunner.load(BUILTIN, slots=SLOTS, pages=SLOTS * PAGES_EACH + 16)
-    runner.warm_up()
-    yield Steps(runner)
-    runner.close()
+    with stepping(builtin_runner()) as driven:
+        yield driven
 
 
 @pytest.fixture
 def tiny() -> Iterator[Steps]:
-    runner = tiny_runner()
-    runner.warm_up()
-    yield Steps(runner)
-    runner.close()
+    with stepping(tiny_runner()) as driven:
+        yield driven
 
 
 def test_the_built_in_voice_speaks_for_a_plausible_time(steps: Steps) -> None:
