@@ -220,7 +220,7 @@ def _voice_add(flags: argparse.Namespace) -> int:
     progress = Progress(sys.stderr)
     try:
         prepare_voice(_engine_config(flags), flags.name, progress)
-    except CheckpointError as error:
+    except (CheckpointError, VoiceError) as error:
         # It is kept: any model that can be loaded makes the codes when it first needs them.
         raise CommandError(f"{info.voice_id} is kept, but not prepared: {error}") from error
     finally:
