@@ -16,11 +16,14 @@ from .errors import Code, ProtocolError
 from .messages import (
     MAX_MESSAGE_BYTES,
     MAX_TEXT_CHARS,
+    Aligned,
     Audio,
+    Cancelled,
     ClientMessage,
     Error,
     Finish,
     Flush,
+    Flushed,
     Log,
     ServerMessage,
     Start,
@@ -143,6 +146,12 @@ def encode_server(message: ServerMessage, time_ms: int | None = None) -> bytes:
                 fields["max_concurrency"] = most
         case Log(message=text):
             fields = {"event": "log", "message": text}
+        case Flushed(id=mark, audio_s=audio_s):
+            fields = {"event": "flushed", "id": mark, "audio_ms": round(1000 * audio_s)}
+        case Cancelled(audio_s=audio_s):
+            fields = {"event": "cancelled", "audio_ms": round(1000 * audio_s)}
+        case Aligned():
+            raise ValueError("alignments travel on the with-timestamp endpoint only")
     if time_ms is not None and isinstance(message, (Audio, Finish)):
         fields["time"] = time_ms
     return _pack(fields)

@@ -73,9 +73,13 @@ class TtsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a turn; one that still runs is cancelled without a ``Finish``."""
+    """Begin a turn; one that still runs is cancelled without a ``Finish``.
+
+    ``timestamps``: the client wants :class:`Aligned` beside the audio.
+    """
 
     request: TtsRequest
+    timestamps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Speak all that was sent so far; not the end."""
+    """Speak all that was sent so far; not the end.
+
+    With an ``id`` the client wants a :class:`Flushed` when all audio of it was sent, also when
+    there was nothing to speak.
+    """
+
+    id: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +106,16 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the turn without its finish and without more audio; the connection stays."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """An event of another version of the protocol: ignored."""
 
 
-ClientMessage = Start | Text | Flush | Stop | Unknown
+ClientMessage = Start | Text | Flush | Stop | Cancel | Unknown
 
 
 # To the client ----------------------------------------------------------------------------------
@@ -136,4 +151,47 @@ class Log:
     message: str
 
 
-ServerMessage = Audio | Finish | Error | Log
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """All audio of what was sent before ``Flush(id)`` was sent: ``audio_s`` of the turn so far."""
+
+    id: str | int
+    audio_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The turn was ended by :class:`Cancel`; ``audio_s`` of it had been sent."""
+
+    audio_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a text, or a character of a script without spaces. Seconds from where its
+    segment begins; ``begin`` and ``end`` are its place in the segment's text."""
+
+    text: str = field(repr=False)
+    start_s: float
+    end_s: float
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """When the words of one segment are spoken: a snapshot that replaces the one before.
+
+    ``offset_s`` is where the segment begins in the turn's audio, ``audio_s`` how long it plays as
+    far as that is known. ``final``: all its audio was made and the times will not change.
+    """
+
+    segment: int
+    text: str = field(repr=False)
+    offset_s: float
+    audio_s: float
+    words: tuple[Word, ...] = field(repr=False)
+    final: bool
+
+
+ServerMessage = Audio | Finish | Error | Log | Flushed | Cancelled | Aligned

@@ -1,43 +1,25 @@
-"""The ASGI app and the server that runs it: routes, lifespan, signals, drain. One port for all.
+"""The ASGI app: the routes of every endpoint, the lifespan, and the answers to what went wrong.
 
-``create_app`` makes the app, ``build_server`` puts it behind uvicorn, ``serve`` runs that to the
-end of the process. Everything runs on the main thread's event loop.
+An endpoint is a module with ``routes()``; this file lists them. Everything runs on the event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import gc
-import signal
-import socket
-import sys
-import threading
-from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Final, cast
+from collections.abc import AsyncGenerator
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.responses import Response
 
 from shoal.engine.api import Engine
-from shoal.proto.messages import MAX_MESSAGE_BYTES
 
-from . import metrics
+from . import status
+from .answers import error_response
 from .config import ServerConfig
-from .connection import Dialect
 from .dialects import fish_live
-from .gateway import POOLING_AGENTS, Gateway, Refusal
-from .log import LogThread
-from .websocket import LiveProtocol, Socket
-
-SWITCH_INTERVAL_S = 0.0002
-CLOSE_S = 5
-FISH_LIVE: Final = Dialect(fish_live.NAME, fish_live.decode, fish_live.encode)
+from .gateway import Gateway, Refusal
 
 
 def create_app(engine: Engine, config: ServerConfig) -> Starlette:
@@ -53,64 +35,12 @@ def create_app(engine: Engine, config: ServerConfig) -> Starlette:
             await gateway.stop()
 
     app = Starlette(
-        routes=[
-            Route("/v1/health", _health),
-            Route("/metrics", _metrics),
-            WebSocketRoute(fish_live.PATH, _live),
-            Route(fish_live.PATH, _not_websocket),
-        ],
+        routes=[*status.routes(), *fish_live.routes()],
         exception_handlers={HTTPException: _http_error, 500: _server_error},
         lifespan=lifespan,
     )
     app.state.gateway = gateway
     return app
-
-
-def error_response(refusal: Refusal) -> JSONResponse:
-    """Exactly these two keys: a client of the field splats the object into an exception."""
-    headers = (
-        {"Retry-After": str(refusal.retry_after_s)} if refusal.retry_after_s is not None else None
-    )
-    body = {"status": refusal.status, "message": refusal.message}
-    return JSONResponse(body, refusal.status, headers)
-
-
-def _gateway(connection: Request | WebSocket) -> Gateway:
-    return cast(Gateway, connection.app.state.gateway)
-
-
-async def _health(request: Request) -> Response:
-    gateway = _gateway(request)
-    if gateway.ready and not gateway.draining:
-        return JSONResponse({"status": "ok"})
-    status = "draining" if gateway.draining else "starting"
-    return JSONResponse({"status": status}, 503, {"Retry-After": "1"})
-
-
-async def _metrics(request: Request) -> Response:
-    return Response(_gateway(request).metrics.page(), media_type=metrics.CONTENT_TYPE)
-
-
-async def _live(websocket: WebSocket) -> None:
-    gateway = _gateway(websocket)
-    headers, query = websocket.headers, websocket.query_params
-    refusal = gateway.refusal(headers, query)
-    if refusal is not None:
-        await websocket.send_denial_response(error_response(refusal))
-        return
-    pools = headers.get("user-agent", "").startswith(POOLING_AGENTS) or "pool" in query
-    gateway.occupy()
-    try:
-        await websocket.accept(
-            headers=[(b"x-shoal-model", gateway.engine.info.model.encode("latin-1", "replace"))]
-        )
-        await gateway.serve(Socket(websocket), FISH_LIVE, fish_live.reference_id(websocket), pools)
-    finally:
-        gateway.vacate()
-
-
-async def _not_websocket(_: Request) -> Response:
-    return error_response(Refusal(426, "This endpoint speaks WebSocket"))
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
@@ -120,120 +50,3 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 async def _server_error(_: Request, __: Exception) -> Response:
     return error_response(Refusal(500, "Internal server error"))
-
-
-# The server -------------------------------------------------------------------------------------
-
-
-class GatewayServer(uvicorn.Server):
-    """uvicorn's server with a drain before its shutdown, and an end that is no signal's."""
-
-    def __init__(
-        self, config: uvicorn.Config, gateway: Gateway, on_ready: Callable[[str], None] | None
-    ) -> None:
-        super().__init__(config)
-        self.gateway = gateway
-        self._on_ready = on_ready
-        gateway.on_ready = self._announce
-        gateway.request_exit = self._exit
-
-    @property
-    def address(self) -> str:
-        """``http://host:port`` with the port that was bound. Valid once started."""
-        bound = self.servers[0].sockets[0].getsockname()
-        host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        return f"http://{host}:{bound[1]}"
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._announce()
-
-    def _announce(self) -> None:
-        """Either of port and engine may be ready first."""
-        if self.started and self.gateway.ready and self._on_ready is not None:
-            self._on_ready(self.address)
-            self._on_ready = None
-
-    def _exit(self) -> None:
-        self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self.gateway.drain()
-        await super().shutdown(sockets)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """The first SIGTERM or SIGINT drains, the second one hurries. The process then ends as
-        ``serve`` says, where uvicorn would raise the signal again."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        caught = (signal.SIGTERM, signal.SIGINT)
-        for number in caught:
-            loop.add_signal_handler(number, self._signalled)
-        try:
-            yield
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
-
-    def _signalled(self) -> None:
-        if self.should_exit:
-            self.gateway.hurry()
-        self.should_exit = True
-
-
-def build_server(
-    config: ServerConfig, engine: Engine, on_ready: Callable[[str], None] | None = None
-) -> GatewayServer:
-    """A server that is not running yet. ``on_ready`` gets its address once a turn would be
-    fast, on the loop."""
-    app = create_app(engine, config)
-    return GatewayServer(
-        uvicorn.Config(
-            app,
-            host=config.host,
-            port=config.port,
-            ws=LiveProtocol,
-            ws_max_size=MAX_MESSAGE_BYTES,
-            ws_ping_interval=config.ping_interval_s,
-            ws_ping_timeout=config.ping_timeout_s,
-            ws_per_message_deflate=False,
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=CLOSE_S,
-        ),
-        cast(Gateway, app.state.gateway),
-        on_ready,
-    )
-
-
-def serve(
-    config: ServerConfig, engine: Engine, on_ready: Callable[[str], None] | None = None
-) -> int:
-    """Serve until a signal or the engine's death; returns the process's exit status.
-
-    ``on_ready`` is called with ``http://host:port`` once a first turn would be fast.
-    """
-    # Decode threads share the interpreter with this loop; a short slice keeps a busy one from
-    # delaying the other.
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    logs = LogThread(sys.stderr, config.log_level, config.log_json)
-
-    def ready(address: str) -> None:
-        # The model's objects live as long as the process: keep them out of every collection.
-        gc.collect()
-        gc.freeze()
-        if on_ready is not None:
-            on_ready(address)
-
-    server = build_server(config, engine, ready)
-    try:
-        server.run()
-    finally:
-        logs.stop()
-    return 1 if server.gateway.failed or not server.started else 0

@@ -97,7 +97,7 @@ def _load(flags: argparse.Namespace, report: Report) -> Engine:
 
 
 def _serve(flags: argparse.Namespace) -> int:
-    from .app import serve
+    from .server import serve
 
     try:
         config = server_config(

@@ -1,4 +1,4 @@
-"""``Connection``: the shell around one session. Executes its effects on a socket and the engine.
+"""``Connection``: the shell around one session. Executes its effects on a link and the engine.
 
 Two tasks of the event loop share it: the reader turns frames into messages, the writer puts what
 the outbox holds on the wire. Engine events and finished encodings come in as callbacks on the same
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from shoal.engine import api
 from shoal.proto.errors import CLOSE_CODES, Code, ProtocolError
-from shoal.proto.messages import Audio, ClientMessage, Error, Finish, Log, ServerMessage
+from shoal.proto.messages import Audio, Error, Finish, Log, ServerMessage
 
 from . import log
 from .config import ServerConfig
@@ -35,11 +35,11 @@ from .effects import (
 )
 from .encode import Chunk, EncodePool
 from .hub import Hub
+from .link import Dialect, Disconnected, Link
 from .metrics import Metrics
 from .outbox import Kind, OutboxFull, Outgoing
 from .session import Rules, Session, State
 from .turn import Turn
-from .websocket import Disconnected, Socket
 from .writer import Writer
 
 QUIET_S = 2.0
@@ -49,16 +49,6 @@ _CODE_OF_CLOSE = {close: code for code, close in CLOSE_CODES.items()}
 _NO_REFUSALS = frozenset((Code.ENGINE, Code.DRAINING))
 
 logger = logging.getLogger("shoal.connection")
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How one endpoint writes the protocol's messages."""
-
-    name: str
-    decode: Callable[[bytes | str], ClientMessage]
-    """Raises ``ProtocolError``."""
-    encode: Callable[[ServerMessage, int | None], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +64,18 @@ class Surroundings:
 
 
 class Connection:
-    """See the module. One accepted socket, from then to its end."""
+    """See the module. One link, from when it is open to its end."""
 
     def __init__(
-        self, number: int, socket: Socket, dialect: Dialect, rules: Rules, around: Surroundings
+        self, number: int, link: Link, dialect: Dialect, rules: Rules, around: Surroundings
     ) -> None:
         self.number = number
-        self._socket = socket
+        self._link = link
         self._dialect = dialect
         self._around = around
         self._clock = around.clock
         self._session = Session(rules)
-        self._writer = Writer(socket, self._sent, self._flow)
+        self._writer = Writer(link, self._sent, self._flow)
         self._turn: Turn | None = None
         self._paused: api.StreamId | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -114,7 +104,7 @@ class Connection:
         frames = 0
         while True:
             try:
-                frame = await self._socket.receive()
+                frame = await self._link.receive()
             except Disconnected:
                 return
             self._active_s = self._clock()
@@ -165,14 +155,14 @@ class Connection:
             self._execute(step())
         except OutboxFull:
             log.event(logger, "answers_unread", socket=self.number)
-            self._socket.abort()
+            self._link.abort()
         except Exception:  # the edge of a session
             logger.exception("session_crashed", extra={"fields": {"socket": self.number}})
             self._around.metrics.errors.labels("engine").inc()
             try:
                 self._execute(self._session.abort(Code.ENGINE, "internal error"))
             except Exception:  # as broken as that
-                self._socket.abort()
+                self._link.abort()
 
     def _refused(self, code: Code) -> None:
         log.event(logger, "refused", socket=self.number, reason=code.value)
@@ -284,7 +274,7 @@ class Connection:
             self._refused(code)
         self._writer.close(close.code, close.reason)
         self._close_code = close.code
-        self._start_timer("stall", self._around.config.send_stall_s, self._socket.abort)
+        self._start_timer("stall", self._around.config.send_stall_s, self._link.abort)
 
     def _grace_over(self) -> None:
         self._guarded(self._session.grace_over)
@@ -308,8 +298,16 @@ class Connection:
     def _queue_audio(self, chunks: list[Chunk]) -> None:
         time_ms = self._time_ms(self._turn)
         for chunk in chunks:
-            payload = self._dialect.encode(Audio(chunk.payload), time_ms)
-            self._writer.push(Outgoing(payload, Kind.AUDIO, chunk.audio_s))
+            self._push(Audio(chunk.payload), time_ms, Kind.AUDIO, chunk.audio_s)
+
+    def _push(
+        self, message: ServerMessage, time_ms: int | None, kind: Kind, audio_s: float = 0.0
+    ) -> None:
+        """The last of what the dialect makes of ``message`` stands for it."""
+        *before, last = self._dialect.encode(message, time_ms) or [b""]
+        for payload in before:
+            self._writer.push(Outgoing(payload, Kind.NOTE if kind is Kind.NOTE else Kind.AUDIO))
+        self._writer.push(Outgoing(last, kind, audio_s))
 
     def _encoder_failed(self, error: Exception) -> None:
         fields = {"socket": self.number, "stream": self._turn.stream if self._turn else None}
@@ -326,8 +324,7 @@ class Connection:
                     return
                 turn.outcome = turn.outcome or message.reason
             kind = Kind.FINISH if isinstance(message, Finish) else Kind.NOTE
-            payload = self._dialect.encode(message, self._time_ms(turn))
-            self._writer.push(Outgoing(payload, kind))
+            self._push(message, self._time_ms(turn), kind)
 
         self._in_order(push)
 
@@ -356,7 +353,7 @@ class Connection:
         except Exception:  # the edge of a task: without a writer the socket is of no use
             logger.exception("writer_crashed", extra={"fields": {"socket": self.number}})
             self._around.metrics.errors.labels("engine").inc()
-            self._socket.abort()
+            self._link.abort()
 
     def _sent(self, item: Outgoing) -> None:
         turn = self._turn

@@ -1,7 +1,7 @@
 """``Gateway``: what all sockets of one server share, from warm-up to drain. On the event loop.
 
 Admits or refuses a socket before its upgrade, gives it a connection, and ends them all in order.
-Knows no routes and no HTTP server; ``app.py`` has those.
+Knows no routes and no HTTP server; ``app.py`` and ``server.py`` have those.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from shoal.proto.request import RATES
 from . import auth, log
 from .audio import FormatUnavailable, make_encoder
 from .config import ServerConfig
-from .connection import Connection, Dialect, Surroundings
+from .connection import Connection, Surroundings
 from .encode import EncodePool
 from .hub import Hub
+from .link import Dialect, Link
 from .metrics import Metrics
 from .session import Rules
-from .websocket import Socket
 
 POOLING_AGENTS: Final = ("livekit-plugins-",)
 RETRY_AFTER_S: Final = 1
@@ -192,9 +192,9 @@ class Gateway:
         self.metrics.sockets.dec()
 
     async def serve(
-        self, socket: Socket, dialect: Dialect, reference_id: str | None, pools: bool
+        self, link: Link, dialect: Dialect, reference_id: str | None, pools: bool
     ) -> None:
-        """Serve an accepted socket to its end. ``pools``: it may come back for another turn."""
+        """Serve an open link to its end. ``pools``: it may come back for another turn."""
         assert self._around is not None, "run() comes first"
         config, info = self.config, self.engine.info
         rules = Rules(
@@ -206,7 +206,7 @@ class Gateway:
             grace_s=config.pooled_grace_s if pools else config.grace_s,
             voices_by_reference=info.voices_by_reference,
         )
-        connection = Connection(next(self._numbers), socket, dialect, rules, self._around)
+        connection = Connection(next(self._numbers), link, dialect, rules, self._around)
         self._connections.add(connection)
         log.event(logger, "opened", socket=connection.number, dialect=dialect.name, pools=pools)
         try:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from .link import Payload, payload_bytes
+
 HIGH_S: Final = 5.0
 LOW_S: Final = 2.5
 WIRE_S: Final = 2.0
@@ -34,7 +36,7 @@ class OutboxFull(Exception):
 class Outgoing:
     """One message for the client. ``audio_s`` is how long its audio plays."""
 
-    payload: bytes = field(repr=False)
+    payload: Payload = field(repr=False)
     kind: Kind
     audio_s: float = 0.0
 
@@ -103,8 +105,9 @@ class Outbox:
         item = self._queue.popleft()
         self._queued_s = max(0.0, self._queued_s - item.audio_s)
         self._notes -= item.kind is Kind.NOTE
-        self._wire.append((len(item.payload), item.audio_s))
-        self._wire_bytes += len(item.payload)
+        size = payload_bytes(item.payload)
+        self._wire.append((size, item.audio_s))
+        self._wire_bytes += size
         self._wire_s += item.audio_s
         return item
 

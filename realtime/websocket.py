@@ -18,6 +18,8 @@ from typing import Final, cast
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from .link import Disconnected, Payload
+
 STATE_KEY: Final = "transport"
 LINGER_S: Final = 5.0
 MAX_REASON_BYTES: Final = 120  # a close frame holds 125, two of them the code
@@ -48,12 +50,8 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()
 
 
-class Disconnected(Exception):
-    """The peer is gone."""
-
-
 class Socket:
-    """An accepted WebSocket."""
+    """An accepted WebSocket: a ``Link``."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
@@ -75,10 +73,15 @@ class Socket:
         data = message.get("bytes")
         return data if data is not None else message["text"]
 
-    async def send(self, payload: bytes) -> None:
-        """:raises Disconnected: the peer is gone."""
+    async def send(self, payload: Payload) -> None:
+        """Bytes as a binary frame, a string as a text frame.
+
+        :raises Disconnected: the peer is gone.
+        """
+        assert isinstance(payload, (bytes, str)), "a WebSocket's dialect encodes"
+        name = "text" if isinstance(payload, str) else "bytes"
         try:
-            await self._websocket.send({"type": "websocket.send", "bytes": payload})
+            await self._websocket.send({"type": "websocket.send", name: payload})
         except (WebSocketDisconnect, RuntimeError) as error:  # starlette: after a disconnect
             raise Disconnected from error
 

@@ -1,4 +1,4 @@
-"""``Writer``: puts on one socket what its outbox holds, as fast as the client reads it.
+"""``Writer``: puts on one link what its outbox holds, as fast as the client reads it.
 
 Nothing waits in a transport where it could not be dropped any more: a message leaves the outbox
 only when the one before has left this process, and while the client's machine has acknowledged
@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from .link import Link
 from .outbox import Outbox, Outgoing
-from .websocket import Socket
 
 POLL_S = 0.01
 POLL_MOST_S = 0.1
@@ -24,11 +24,11 @@ class Writer:
 
     def __init__(
         self,
-        socket: Socket,
+        link: Link,
         on_sent: Callable[[Outgoing], None],
         on_flow: Callable[[bool], None],
     ) -> None:
-        self._socket = socket
+        self._link = link
         self._on_sent = on_sent
         self._on_flow = on_flow
         self._outbox = Outbox()
@@ -59,7 +59,7 @@ class Writer:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write until the socket is closed.
+        """Write until the link is closed.
 
         :raises Disconnected: the peer is gone.
         """
@@ -67,13 +67,14 @@ class Writer:
         while True:
             self._wake.clear()
             self._flow()
-            item = None if self._socket.backlogged else self._outbox.pop()
+            item = None if self._link.backlogged else self._outbox.pop()
             if item is not None:
-                await self._socket.send(item.payload)
+                if item.payload:
+                    await self._link.send(item.payload)
                 self._on_sent(item)
                 poll_s = POLL_S
             elif self._outbox.empty and self._closing is not None:
-                await self._socket.close(*self._closing)
+                await self._link.close(*self._closing)
                 return
             elif self._outbox.empty and not self._outbox.paused:
                 await self._wake.wait()
@@ -85,7 +86,7 @@ class Writer:
                 poll_s = min(2 * poll_s, POLL_MOST_S)
 
     def _flow(self) -> None:
-        self._outbox.unacknowledged(self._socket.unacknowledged_bytes())
+        self._outbox.unacknowledged(self._link.unacknowledged_bytes())
         change = self._outbox.pause_change()
         if change is not None:
             self._on_flow(change)

@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed
 
 from shoal.engine.api import Engine
 from shoal.engine.fake import FakeEngine
-from shoal.realtime.app import GatewayServer, build_server
 from shoal.realtime.config import ServerConfig
+from shoal.realtime.server import GatewayServer, build_server
 
 TIMEOUT_S = 10.0
 PCM = {"format": "pcm", "sample_rate": 24_000}

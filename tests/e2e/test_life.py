@@ -179,7 +179,7 @@ async def test_a_dead_engine_fails_every_turn_and_ends_the_server(serve: Serve, 
 SERVER = """
 import sys
 from shoal.engine.fake import FakeEngine
-from shoal.realtime.app import serve
+from shoal.realtime.server import serve
 from shoal.realtime.config import server_config
 engine = FakeEngine(slots=4, speed=float(sys.argv[2]), warm_up_s=float(sys.argv[3]))
 config = server_config({}, port=int(sys.argv[1]), drain_s=float(sys.argv[4]))

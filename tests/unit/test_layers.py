@@ -122,7 +122,7 @@ TORCH_FREE_ENTRIES = (
     "shoal.engine.api",
     "shoal.engine.fake",
     "shoal.engine.scheduler",
-    "shoal.realtime.app",
+    "shoal.realtime.server",
     "shoal.realtime.cli",
     "shoal.loadtest.bench_turn",
 )

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from shoal.realtime.link import Disconnected
 from shoal.realtime.outbox import Kind, Outgoing
-from shoal.realtime.websocket import Disconnected
 from shoal.realtime.writer import Writer
 
 
