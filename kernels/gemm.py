@@ -7,7 +7,7 @@ four, or by the kernel that reads their partials. So a row has the same bits wha
 or number of programs.
 
 A product ends in fp32 partials ``[S, M, N]``, which the next kernel adds as it reads them, or (one
-split) in bf16 rows. The gate and up projections are in ``swiglu.py``.
+split) in bf16 rows.
 """
 
 from __future__ import annotations

@@ -50,8 +50,3 @@ def rows_tile(rows: int) -> Tile:
     if rows <= 128:
         return Tile(64, 64, stages=3 if rows <= 64 else 4, ahead=2)
     return Tile(64, 128)
-
-
-def gate_up_tile(inner: int, k: int, rows: int) -> Tile:
-    """Tile of ``swiglu.gate_up`` with bf16 rows out, for a weight [2 inner, K]."""
-    return Tile(16 if rows <= 16 else 32 if rows <= 32 else 64, 64, ahead=2)

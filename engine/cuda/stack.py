@@ -12,12 +12,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from shoal.kernels.gemm import gemm_partials
+from shoal.kernels.gemm import gemm_partials, gemm_rows
 from shoal.kernels.norm import NormedRows, add_norm, whole_norm
 from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise
 from shoal.kernels.sampler import FastInput
-from shoal.kernels.swiglu import gate_up, swiglu
-from shoal.kernels.tiles import gate_up_tile, tile_for
+from shoal.kernels.swiglu import swiglu
+from shoal.kernels.tiles import rows_tile, tile_for
 
 from .weights import Layer, Product, StackWeights
 
@@ -102,8 +102,8 @@ class Fp8Stack:
         # Heads of 128 are a quantisation group each; others are quantised in a launch of their own.
         self._attended_wide = None if config.head_dim == 128 else buffer(attended)
         self._out = partials(first.out)
-        self._gated = buffer(config.ffn_dim)
-        self._gated_rows = Fp8Rows.empty(rows, config.ffn_dim, device)
+        self._hidden = buffer(2 * config.ffn_dim)
+        self._gated = Fp8Rows.empty(rows, config.ffn_dim, device)
         self._down = partials(first.down)
         self._head_rows = Fp8Rows.empty(rows, config.dim, device)
         self._logits: dict[int, Tensor] = {}
@@ -129,11 +129,16 @@ class Fp8Stack:
                 quantise(self._attended_wide, self._attended, pdl=self._pdl)
             self._multiply(self._attended, layer.out, self._out)
             add_norm(residual, layer.ffn_norm, between, self._out, pdl=self._pdl)
-            fused = narrow(layer.gate_up)
-            tile = gate_up_tile(fused.n // 2, fused.k, self._rows)
-            gate_up(between, fused, self._gated, tile, weights.eps, pdl=self._pdl)
-            quantise(self._gated, self._gated_rows, pdl=self._pdl)
-            self._multiply(self._gated_rows, layer.down, self._down)
+            gemm_rows(
+                between,
+                narrow(layer.gate_up),
+                self._hidden,
+                rows_tile(self._rows),
+                eps=weights.eps,
+                pdl=self._pdl,
+            )
+            swiglu(self._hidden, self._gated, pdl=self._pdl)
+            self._multiply(self._gated, layer.down, self._down)
             if index + 1 < len(layers):
                 add_norm(
                     residual, layers[index + 1].attention_norm, between, self._down, pdl=self._pdl

@@ -134,8 +134,8 @@ def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     from shoal.kernels.norm import NormedRows, add_norm, whole_norm
     from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise
     from shoal.kernels.rounding import FP8
-    from shoal.kernels.swiglu import gate_up, swiglu
-    from shoal.kernels.tiles import gate_up_tile, rows_tile, tile_for
+    from shoal.kernels.swiglu import swiglu
+    from shoal.kernels.tiles import rows_tile, tile_for
 
     d, inner = 2560, 9728
     both = Fp8Weight(torch.empty(2 * inner, d, dtype=FP8), torch.empty(2 * inner // 128, d // 128))
@@ -152,8 +152,6 @@ def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
         out = torch.empty(m, 2 * inner, dtype=torch.bfloat16)
         tile = rows_tile(m)
         yield f"gemm-rows-{m}", lambda x=x, o=out, t=tile: gemm_rows(x, both, o, t, eps=1e-6)
-        out, tile = out[:, :inner].contiguous(), gate_up_tile(inner, d, m)
-        yield f"gemm-gate-up-{m}", lambda x=x, o=out, t=tile: gate_up(x, both, o, t, 1e-6)
     yield "gemm-copies", lambda: partials(6144, d, 1, Tile(16, 64, 4, tma=False))
     residual = torch.empty(16, d, dtype=torch.bfloat16)
     part = torch.empty(8, 16, d)
