@@ -113,6 +113,7 @@ async def test_a_message_over_the_limit_closes_1009(server: Any, dial: Dial) -> 
     await server.until(lambda: server.engine.stats().streams_open == 0, 1.0)
 
 
+@pytest.mark.field_row(34)
 async def test_nul_and_surrogates_are_spoken_around(server: Any, dial: Dial) -> None:
     """hermes-agent#101666, Rapid-MLX#730: a lone surrogate is text that says nothing."""
     async with dial(server) as socket:
@@ -171,6 +172,7 @@ async def test_absurd_parameters_are_clamped_and_spoken(server: Any, dial: Dial)
         assert heard.reason == "stop" and not heard.errors
 
 
+@pytest.mark.field_row(36)
 async def test_an_engine_that_fails_midway_is_no_success(server: Any, dial: Dial) -> None:
     """dashscope-sdk-python#167."""
     before = server.metric('shoal_errors_total{fault="engine"}')

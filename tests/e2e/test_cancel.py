@@ -34,6 +34,7 @@ def speaking(server: Any) -> Callable[[], bool]:
     return lambda: server.engine.stats().slots_busy > 0
 
 
+@pytest.mark.field_row(8)
 async def test_a_second_start_is_heard_and_nothing_of_the_first(serve: Serve, dial: Dial) -> None:
     """pipecat#754, #4099, #793; the client reads up to its own start, then only the new turn."""
     server = serve(FakeEngine(slots=1, speed=20.0))
@@ -65,6 +66,7 @@ async def test_turns_that_are_cut_off_one_after_another(serve: Serve, dial: Dial
     assert server.metric('shoal_turns_ended_total{end="cancelled"}') == 20
 
 
+@pytest.mark.field_row(9, 22)
 async def test_pipecat_s_barge_in_frees_the_slot(serve: Serve, dial: Dial) -> None:
     """Stop, close, reconnect, start: with one slot the next turn must find it free."""
     server = serve(FakeEngine(slots=1, speed=20.0, wait_s=0.5))
@@ -96,6 +98,7 @@ async def reach(socket: Any, stage: str) -> None:
         await (socket.hear() if stage == "finished" else socket.next())
 
 
+@pytest.mark.field_row(7)
 @pytest.mark.parametrize("how", ["vanish", "close"])
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_socket_that_goes_away_in_any_state_frees_everything(
@@ -139,6 +142,7 @@ async def test_a_peer_that_half_closes_while_our_bytes_wait_is_gone(serve: Serve
     writer.transport.abort()
 
 
+@pytest.mark.field_row(21)
 async def test_a_hundred_connects_starts_and_aborts(serve: Serve, dial: Dial) -> None:
     server = serve(FakeEngine(slots=2, speed=50.0))
 

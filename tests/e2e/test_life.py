@@ -82,6 +82,7 @@ async def test_after_a_finish_the_server_closes_1000(serve: Serve, dial: Dial) -
         assert 0.15 < time.monotonic() - started_s < 1.0
 
 
+@pytest.mark.field_row(5)
 @pytest.mark.parametrize(
     ("options", "query"),
     [({"user_agent_header": "livekit-plugins-fishaudio/1.8.9"}, ""), ({}, "?pool=1")],
@@ -121,6 +122,7 @@ async def test_a_peer_that_answers_no_ping_is_dropped(serve: Serve) -> None:
     writer.close()
 
 
+@pytest.mark.field_row(15)
 async def test_a_quiet_peer_that_answers_pings_stays(serve: Serve, dial: Dial) -> None:
     server = serve(ping_interval_s=0.1, ping_timeout_s=0.2)
     async with dial(server) as socket:
@@ -287,6 +289,7 @@ async def test_a_second_signal_hurries(launch: Callable[..., Process], dial: Dia
     assert await process.exit_status(5) == 0
 
 
+@pytest.mark.field_row(39)
 async def test_a_server_that_warms_up_says_so(launch: Callable[..., Process], dial: Dial) -> None:
     """Orpheus-TTS#268: ready means that a first request is fast."""
     process = launch(warm_up_s=2.0, wait=False)

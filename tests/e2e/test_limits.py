@@ -59,6 +59,7 @@ async def test_too_many_sockets_are_refused_before_the_upgrade(
     assert server.metric('shoal_refusals_total{reason="sockets"}') == 1
 
 
+@pytest.mark.field_row(13)
 async def test_a_full_engine_refuses_in_the_session_after_a_bounded_wait(
     serve: Serve, dial: Dial
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_full_engine_refuses_in_the_session_after_a_bounded_wait(
     assert server.metric('shoal_refusals_total{reason="busy"}') == 1
 
 
+@pytest.mark.field_row(23)
 async def test_idle_sockets_hold_no_slot(serve: Serve, dial: Dial) -> None:
     server = serve(FakeEngine(slots=1, speed=50.0, wait_s=0.2))
     async with dial(server) as idle, dial(server) as started, dial(server) as third:
@@ -92,6 +94,7 @@ async def test_idle_sockets_hold_no_slot(serve: Serve, dial: Dial) -> None:
 # A reader that stops reading --------------------------------------------------------------------
 
 
+@pytest.mark.field_row(38)
 @pytest.mark.parametrize(
     ("request_", "bound_s"),
     [
@@ -168,6 +171,7 @@ async def test_errors_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) ->
 # The loop stays free ----------------------------------------------------------------------------
 
 
+@pytest.mark.field_row(14, 16)
 async def test_pongs_come_at_once_while_all_slots_speak(serve: Serve, dial: Dial) -> None:
     """fish-audio-python#47, FunASR#3533; httpx-ws#50: the payload comes back as it was."""
     server = serve(FakeEngine(slots=8, speed=4.0))

@@ -87,6 +87,7 @@ async def test_a_seed_gives_the_same_speech_alone_and_in_company(address: str) -
     assert other.pcm != alone.pcm
 
 
+@pytest.mark.field_row(18)
 async def test_every_format_and_rate_is_the_same_speech(
     address: str, dial: Callable[..., Any]
 ) -> None:
@@ -151,6 +152,7 @@ def test_the_end_of_a_sentence_is_found_without_a_flush(figures: Figures) -> Non
     assert figures.ttfa_unflushed_p50_s < figures.single_wall_p50_s
 
 
+@pytest.mark.field_row(4)
 def test_whatever_arrives_keeps_the_prebuffer(figures: Figures) -> None:
     """Where the machine can speak for six at all, nobody of them hears a hole."""
     if figures.together_speed > 2 * figures.streams:

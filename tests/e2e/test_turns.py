@@ -34,6 +34,7 @@ async def test_a_turn_in_pcm(shared: Any, dial: Dial) -> None:
     assert all(isinstance(event["time"], int) for event in heard.events)
 
 
+@pytest.mark.field_row(17, 19)
 async def test_a_turn_in_wav(shared: Any, dial: Dial) -> None:
     async with dial(shared) as socket:
         await socket.say("Hello there. Two.", format="wav")
@@ -48,6 +49,7 @@ async def test_a_turn_in_wav(shared: Any, dial: Dial) -> None:
     assert b"RIFF" not in samples
 
 
+@pytest.mark.field_row(2, 3, 27)
 @pytest.mark.parametrize("rate", PCM_RATES)
 async def test_every_rate_keeps_length_and_message_rules(
     shared: Any, dial: Dial, rate: int
@@ -74,6 +76,7 @@ async def test_text_may_come_with_the_start(shared: Any, dial: Dial) -> None:
         assert (await socket.hear()).audio == expected("Hello there.")
 
 
+@pytest.mark.field_row(26)
 async def test_a_sentence_is_spoken_before_the_input_ends(shared: Any, dial: Dial) -> None:
     """elevenlabs-python#395, and plain SDK users: nobody flushes, nobody has stopped yet."""
     async with dial(shared) as socket:
@@ -82,6 +85,7 @@ async def test_a_sentence_is_spoken_before_the_input_ends(shared: Any, dial: Dia
         assert (await socket.next())["event"] == "audio"
 
 
+@pytest.mark.field_row(1, 28)
 async def test_a_flush_speaks_all_and_ends_nothing(shared: Any, dial: Dial) -> None:
     """pipecat#899, bolna#746: nothing stays in a buffer, and text after a flush is spoken."""
     async with dial(shared) as socket:
@@ -123,6 +127,7 @@ async def test_a_turn_without_text_finishes_quickly(
         assert (heard.reason, heard.audio) == ("stop", b"")
 
 
+@pytest.mark.field_row(6, 32)
 @pytest.mark.parametrize("text", ["...", "\U0001f600", "\0"])
 async def test_unspeakable_text_is_silence_and_the_socket_lives(
     shared: Any, dial: Dial, text: str
@@ -181,6 +186,7 @@ async def test_volume_is_a_gain(shared: Any, dial: Dial) -> None:
     assert quiet.std() / loud.std() == pytest.approx(0.1, rel=0.01)
 
 
+@pytest.mark.field_row(35)
 async def test_a_short_sentence_does_not_overtake_a_long_one(serve: Serve, dial: Dial) -> None:
     """twilio-labs/call-gpt#2, GPT-SoVITS#762: in order, with neighbours on every slot."""
     server = serve(FakeEngine(slots=4, speed=50.0))

@@ -60,6 +60,7 @@ def test_after_the_end_nothing_is_added() -> None:
     assert feed.ended
 
 
+@pytest.mark.field_row(30)
 def test_pieces_are_joined_verbatim() -> None:
     feed = TextFeed()
     for delta in ["It", "'s ", " ", "3", ".", "1", "4", " ", "o", "'clock"]:
@@ -68,6 +69,7 @@ def test_pieces_are_joined_verbatim() -> None:
     assert drain(feed) == ["It's  3.14 o'clock", 0]
 
 
+@pytest.mark.field_row(33)
 def test_text_after_a_newline_is_not_lost() -> None:
     assert segments("one\ntwo\r\nthree\u2028four\n") == ["one", "two", "three", "four"]
 
@@ -141,6 +143,7 @@ def test_unspeakable_text_and_unfinished_marks(
     assert feed.pending == 0
 
 
+@pytest.mark.field_row(31)
 def test_a_mark_split_over_deltas_is_whole_and_the_speaker_is_remembered() -> None:
     feed = TextFeed()
     items: list[Segment | FlushMark | None] = []

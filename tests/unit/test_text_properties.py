@@ -207,6 +207,7 @@ def test_no_word_is_lost_however_time_passes(
     assert letters == [c for c in squeeze(text) if c.isalnum()]
 
 
+@pytest.mark.field_row(29)
 @given(
     st.lists(
         st.sampled_from(["3.14", "22,1", "Dr. Smith", "e.g. so", "U.S. Army", "a@b.co"]),
