@@ -1,4 +1,4 @@
-"""Fish Audio's live wire: MessagePack maps <-> messages. Pure; any thread.
+"""Fish Audio's live wire: MessagePack (or JSON) maps <-> messages. Pure; any thread.
 
 Decoding arbitrary bytes gives a message or a ``ProtocolError`` and nothing else. Text that is not
 UTF-8 (a lone surrogate, a torn character) becomes U+FFFD rather than an error. Containers are
@@ -7,6 +7,9 @@ counted and bounded while they are read, so that no small message expands into a
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
@@ -14,17 +17,23 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from .errors import Code, ProtocolError
 from .messages import (
+    MAX_ID_CHARS,
     MAX_MESSAGE_BYTES,
     MAX_TEXT_CHARS,
     Aligned,
     Audio,
+    Cancel,
     Cancelled,
+    ClientId,
     ClientMessage,
     Error,
     Finish,
     Flush,
     Flushed,
+    Heard,
     Log,
+    Played,
+    Ready,
     ServerMessage,
     Start,
     Stop,
@@ -36,6 +45,10 @@ from .request import parse_request
 MAX_CONTAINERS: Final = 1024
 MAX_CONTAINER_LENGTH: Final = 256
 MAX_TEXT_BYTES: Final = 4 * MAX_TEXT_CHARS
+MAX_JSON_ITEMS: Final = MAX_TEXT_CHARS + 4096
+"""Most commas of a JSON message: a text may be made of them, a list may not go on for ever."""
+MAX_ID_NUMBER: Final = 1 << 53
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _Containers:
@@ -90,10 +103,42 @@ def decode_client(data: bytes) -> ClientMessage:
 
     :raises ProtocolError: ``UNDECODABLE``, ``TOO_BIG``, ``MALFORMED`` or ``BAD_REQUEST``.
     """
+    return client_message(decode_map(data))
+
+
+def decode_map(data: bytes) -> dict[str, object]:
+    """One message from a client as a plain map, its size and its containers bounded.
+
+    :raises ProtocolError: ``UNDECODABLE``, ``TOO_BIG`` or ``MALFORMED``.
+    """
     unpacked = _unpack(data)
     if not isinstance(unpacked, dict):
         raise ProtocolError(Code.MALFORMED, "message must be a map")
-    return client_message(cast("dict[str, object]", unpacked))
+    return cast("dict[str, object]", unpacked)
+
+
+def decode_client_json(frame: str) -> ClientMessage:
+    """One text frame from a client: the same map as JSON.
+
+    :raises ProtocolError: ``TOO_BIG``, ``MALFORMED`` or ``BAD_REQUEST``.
+    """
+    if len(frame) > MAX_MESSAGE_BYTES or frame.count(",") > MAX_JSON_ITEMS:
+        raise ProtocolError(Code.TOO_BIG, "message is too big")
+    try:
+        fields: object = json.loads(frame, object_pairs_hook=_json_map)
+    except (ValueError, RecursionError):
+        raise ProtocolError(Code.MALFORMED, "text frame is not valid JSON") from None
+    if not isinstance(fields, dict):
+        raise ProtocolError(Code.MALFORMED, "message must be a map")
+    return client_message(cast("dict[str, object]", fields))
+
+
+def _json_map(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    return {key: _whole(value) if isinstance(value, str) else value for key, value in pairs}
+
+
+def _whole(text: str) -> str:
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def client_message(fields: Mapping[str, object]) -> ClientMessage:
@@ -108,7 +153,12 @@ def client_message(fields: Mapping[str, object]) -> ClientMessage:
                 request = {}
             if not isinstance(request, dict):
                 raise ProtocolError(Code.BAD_REQUEST, "request must be a map")
-            return Start(parse_request(cast("dict[str, object]", request)))
+            return Start(
+                parse_request(cast("dict[str, object]", request)),
+                timestamps=fields.get("timestamps") is True,
+                ready=fields.get("ready") is True,
+                context_id=_id(fields, "context_id", Code.BAD_REQUEST),
+            )
         case "text":
             text = fields.get("text")
             if text is None:
@@ -121,17 +171,46 @@ def client_message(fields: Mapping[str, object]) -> ClientMessage:
                 )
             return Text(text)
         case "flush":
-            return Flush()
+            return Flush(_id(fields, "id", Code.MALFORMED))
         case "stop":
             return Stop()
+        case "cancel":
+            return Cancel(_seconds(fields, "audio_ms"))
+        case "played":
+            played_s = _seconds(fields, "audio_ms")
+            if played_s is None:
+                raise ProtocolError(Code.MALFORMED, "played has no audio_ms")
+            return Played(played_s)
         case str():
             return Unknown()
         case _:
             raise ProtocolError(Code.MALFORMED, "message has no event")
 
 
-def encode_server(message: ServerMessage, time_ms: int | None = None) -> bytes:
-    """``time_ms`` is the time since the turn's start, on ``audio`` and ``finish``."""
+def _id(fields: Mapping[str, object], key: str, code: Code) -> ClientId | None:
+    value = fields.get(key)
+    if value is None or (isinstance(value, str) and len(value) <= MAX_ID_CHARS):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_ID_NUMBER:
+        return value
+    raise ProtocolError(code, f"{key} must be a string of at most {MAX_ID_CHARS} or an integer")
+
+
+def _seconds(fields: Mapping[str, object], key: str) -> float | None:
+    """A time in milliseconds, as seconds."""
+    value = fields.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ProtocolError(Code.MALFORMED, f"{key} must be a number of milliseconds")
+    return min(value, MAX_ID_NUMBER) / 1000
+
+
+def server_fields(
+    message: ServerMessage, time_ms: int | None = None, context_id: ClientId | None = None
+) -> dict[str, object]:
+    """The map of a message. ``time_ms`` is the time since the turn's start, on ``audio`` and
+    ``finish``; ``context_id`` is on all that belongs to a turn."""
     fields: dict[str, object]
     match message:
         case Audio(audio=audio):
@@ -146,32 +225,77 @@ def encode_server(message: ServerMessage, time_ms: int | None = None) -> bytes:
                 fields["max_concurrency"] = most
         case Log(message=text):
             fields = {"event": "log", "message": text}
+        case Ready():
+            fields = {
+                "event": "ready",
+                "format": message.format,
+                "sample_rate": message.sample_rate,
+                "model": message.model,
+                "version": message.version,
+            }
         case Flushed(id=mark, audio_s=audio_s):
-            fields = {"event": "flushed", "id": mark, "audio_ms": round(1000 * audio_s)}
-        case Cancelled(audio_s=audio_s):
-            fields = {"event": "cancelled", "audio_ms": round(1000 * audio_s)}
+            fields = {"event": "flushed", "id": mark, "audio_ms": _ms(audio_s)}
+        case Cancelled(audio_s=audio_s, heard=heard):
+            fields = {"event": "cancelled", "audio_ms": _ms(audio_s)}
+            if heard is not None:
+                fields["heard"] = {"text": heard.text, "chars": heard.chars}
         case Aligned():
-            raise ValueError("alignments travel on the with-timestamp endpoint only")
+            fields = {
+                "event": "aligned",
+                "segment": message.segment,
+                "text": message.text,
+                "offset_ms": _ms(message.offset_s),
+                "audio_ms": _ms(message.audio_s),
+                "words": [
+                    {
+                        "text": word.text,
+                        "start_ms": _ms(word.start_s),
+                        "end_ms": _ms(word.end_s),
+                        "begin": word.begin,
+                        "end": word.end,
+                    }
+                    for word in message.words
+                ],
+                "final": message.final,
+                "estimated": True,
+            }
     if time_ms is not None and isinstance(message, (Audio, Finish)):
         fields["time"] = time_ms
-    return _pack(fields)
+    if context_id is not None and not isinstance(message, (Error, Log)):
+        fields["context_id"] = context_id
+    return fields
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)
+
+
+def encode_server(
+    message: ServerMessage, time_ms: int | None = None, context_id: ClientId | None = None
+) -> bytes:
+    """:func:`server_fields` as a binary frame."""
+    return pack(server_fields(message, time_ms, context_id))
 
 
 def encode_start(request: Mapping[str, object]) -> bytes:
     """A client's ``start``; ``request`` is sent as it is."""
-    return _pack({"event": "start", "request": dict(request)})
+    return pack({"event": "start", "request": dict(request)})
 
 
 def encode_text(text: str) -> bytes:
-    return _pack({"event": "text", "text": text})
+    return pack({"event": "text", "text": text})
 
 
-def encode_flush() -> bytes:
-    return _pack({"event": "flush"})
+def encode_flush(mark: ClientId | None = None) -> bytes:
+    return pack({"event": "flush"} if mark is None else {"event": "flush", "id": mark})
+
+
+def encode_cancel() -> bytes:
+    return pack({"event": "cancel"})
 
 
 def encode_stop() -> bytes:
-    return _pack({"event": "stop"})
+    return pack({"event": "stop"})
 
 
 def decode_server(data: bytes) -> ServerMessage | None:
@@ -193,9 +317,26 @@ def decode_server(data: bytes) -> ServerMessage | None:
         return Error(_string(fields, "error"), most if isinstance(most, int) else None)
     if event == "log":
         return Log(_string(fields, "message"))
+    mark, audio_s = fields.get("id"), _from_ms(fields.get("audio_ms"))
+    if event == "flushed" and isinstance(mark, (str, int)):
+        return Flushed(mark, audio_s)
+    if event == "cancelled":
+        return Cancelled(audio_s, _heard(fields.get("heard")))
     if isinstance(event, str) and event not in ("audio", "finish"):
         return None
     raise ProtocolError(Code.MALFORMED, "message lacks its event or the event's field")
+
+
+def _from_ms(value: object) -> float:
+    return value / 1000 if isinstance(value, (int, float)) and abs(value) < MAX_ID_NUMBER else 0.0
+
+
+def _heard(value: object) -> Heard | None:
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, object]", value)
+    chars = fields.get("chars")
+    return Heard(_string(fields, "text"), chars if isinstance(chars, int) else 0)
 
 
 def _string(fields: Mapping[str, object], key: str) -> str:
@@ -203,7 +344,8 @@ def _string(fields: Mapping[str, object], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _pack(fields: Mapping[str, object]) -> bytes:
+def pack(fields: Mapping[str, object]) -> bytes:
+    """A map as one binary frame."""
     return cast(
         bytes,
         msgpack.packb(fields, unicode_errors="replace"),  # pyright: ignore[reportUnknownMemberType]

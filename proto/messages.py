@@ -15,11 +15,17 @@ MAX_TEXT_CHARS: Final = 1 << 20
 MAX_REFERENCES: Final = 20
 MAX_AUDIO_BYTES: Final = 64 << 10
 """Largest audio payload of one message to a client."""
+PROTOCOL_VERSION: Final = 1
+"""What ``Ready`` names. It grows when a client that ignores what it does not know would break."""
+MAX_ID_CHARS: Final = 256
+"""Longest id that a client may give a turn or a flush."""
 MIN_PCM_BYTES: Final = 1025
 """Least payload of a pcm message: clients in the field drop those of 1,024 bytes and fewer."""
 
 AudioFormat = Literal["wav", "pcm", "mp3", "opus"]
 LatencyMode = Literal["normal", "balanced", "low"]
+ClientId = str | int
+"""A name that a client chose; it comes back as it was."""
 FinishReason = Literal["stop", "error"]
 
 
@@ -75,11 +81,14 @@ class TtsRequest:
 class Start:
     """Begin a turn; one that still runs is cancelled without a ``Finish``.
 
-    ``timestamps``: the client wants :class:`Aligned` beside the audio.
+    ``timestamps``: the client wants :class:`Aligned` beside the audio. ``ready``: it wants a
+    :class:`Ready` first. ``context_id`` comes back on everything that belongs to the turn.
     """
 
     request: TtsRequest
     timestamps: bool = False
+    ready: bool = False
+    context_id: ClientId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ class Flush:
     there was nothing to speak.
     """
 
-    id: str | int | None = None
+    id: ClientId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,19 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End the turn without its finish and without more audio; the connection stays."""
+    """End the turn without its finish and without more audio; the connection stays.
+
+    ``played_s`` as in :class:`Played`.
+    """
+
+    played_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The client's loudspeaker is at ``audio_s`` of the turn's audio."""
+
+    audio_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +136,7 @@ class Unknown:
     """An event of another version of the protocol: ignored."""
 
 
-ClientMessage = Start | Text | Flush | Stop | Cancel | Unknown
+ClientMessage = Start | Text | Flush | Stop | Cancel | Played | Unknown
 
 
 # To the client ----------------------------------------------------------------------------------
@@ -155,15 +176,41 @@ class Log:
 class Flushed:
     """All audio of what was sent before ``Flush(id)`` was sent: ``audio_s`` of the turn so far."""
 
-    id: str | int
+    id: ClientId
     audio_s: float
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """How much of a turn's text was played, by its alignment; an estimate as that is.
+
+    ``text`` is the part that was heard, as the client sent it, of at most the turn's last 256
+    segments; ``chars`` counts from the turn's first.
+    """
+
+    text: str = field(repr=False)
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The turn was ended by :class:`Cancel`; ``audio_s`` of it had been sent."""
+    """The turn was ended by :class:`Cancel`; ``audio_s`` of it had been sent.
+
+    ``heard`` is there when the client had said how far it played.
+    """
 
     audio_s: float
+    heard: Heard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A turn began, and this is what will come: how its audio is written, and who speaks."""
+
+    format: AudioFormat
+    sample_rate: int
+    model: str
+    version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +241,4 @@ class Aligned:
     final: bool
 
 
-ServerMessage = Audio | Finish | Error | Log | Flushed | Cancelled | Aligned
+ServerMessage = Audio | Finish | Error | Log | Ready | Flushed | Cancelled | Aligned
