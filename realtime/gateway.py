@@ -163,17 +163,22 @@ class Gateway:
 
     # Sockets ------------------------------------------------------------------------------------
 
-    def refusal(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Refusal | None:
-        """Why this client may not connect now, or ``None``."""
+    def unauthorised(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Refusal | None:
+        """Why this client may not ask for anything, or ``None``."""
         config = self.config
         unknown = auth.refusal(headers, query, config.api_keys, config.allow_origins)
+        return None if unknown is None else self._refused("auth", Refusal(*unknown))
+
+    def refusal(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Refusal | None:
+        """Why this client may not connect now, or ``None``."""
+        unknown = self.unauthorised(headers, query)
         if unknown is not None:
-            return self._refused("auth", Refusal(*unknown))
+            return unknown
         if self.draining:
             return self._refused("draining", Refusal(503, "Server is shutting down", RETRY_AFTER_S))
         if not self.ready:
             return self._refused("starting", Refusal(503, "Server is starting", RETRY_AFTER_S))
-        if self._sockets >= config.max_sockets:
+        if self._sockets >= self.config.max_sockets:
             return self._refused("sockets", Refusal(429, "Too many connections", RETRY_AFTER_S))
         return None
 

@@ -26,6 +26,7 @@ from .config import ServerConfig
 from .gateway import Gateway
 from .log import LogThread
 from .websocket import LiveProtocol
+from .wire import HttpProtocol
 
 SWITCH_INTERVAL_S = 0.0002
 CLOSE_S = 5
@@ -101,6 +102,7 @@ def build_server(
             app,
             host=config.host,
             port=config.port,
+            http=HttpProtocol,
             ws=LiveProtocol,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=config.ping_interval_s,

@@ -8,19 +8,14 @@ event loop's thread.
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
-import struct
-import sys
-import termios
-from typing import Final, cast
+from typing import Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from .link import Disconnected, Payload
+from .wire import STATE_KEY, Wire
 
-STATE_KEY: Final = "transport"
 LINGER_S: Final = 5.0
 MAX_REASON_BYTES: Final = 120  # a close frame holds 125, two of them the code
 
@@ -55,12 +50,7 @@ class Socket:
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        state = cast("dict[str, object]", websocket.scope.get("state", {}))
-        self._transport = cast("asyncio.Transport | None", state.get(STATE_KEY))
-        raw = self._transport.get_extra_info("socket") if self._transport else None
-        self._fileno: int | None = raw.fileno() if raw is not None else None
-        if not sys.platform.startswith("linux"):
-            self._fileno = None
+        self._wire = Wire(websocket.scope)
 
     async def receive(self) -> bytes | str:
         """The next frame.
@@ -95,23 +85,13 @@ class Socket:
 
     def abort(self) -> None:
         """Hang up now; what waits is lost."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._wire.abort()
 
     @property
     def backlogged(self) -> bool:
         """Bytes wait in this process because the kernel takes no more."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+        return self._wire.backlogged
 
     def unacknowledged_bytes(self) -> int:
         """Bytes given to ``send`` that the peer's machine has not acknowledged."""
-        if self._transport is None or self._transport.is_closing():
-            return 0
-        waiting = self._transport.get_write_buffer_size()
-        if self._fileno is None:
-            return waiting
-        try:
-            answer = fcntl.ioctl(self._fileno, termios.TIOCOUTQ, bytes(4))
-        except OSError:  # closed meanwhile
-            return waiting
-        return waiting + struct.unpack("i", answer)[0]
+        return self._wire.unacknowledged_bytes()
