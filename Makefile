@@ -90,6 +90,8 @@ $(VENV)/.run: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
+	@command -v chromium >/dev/null || { $(call apt_install,chromium); } || \
+	  echo "Chromium is missing, the tests of the page will fail: sudo apt-get install chromium" >&2
 	$(PIP) install -q -e '.[dev,asr]' -c constraints.txt
 	@# For its weights; what it asks for is large, partly to be compiled, and not needed.
 	$(PIP) install -q --no-deps Resemblyzer==0.1.4

@@ -15,11 +15,12 @@ from starlette.responses import Response
 
 from shoal.engine.api import Engine
 
-from . import status
+from . import page, status
 from .answers import error_response
 from .config import ServerConfig
 from .dialects import fish_live
 from .gateway import Gateway, Refusal
+from .rest import tts
 
 
 def create_app(engine: Engine, config: ServerConfig) -> Starlette:
@@ -35,7 +36,7 @@ def create_app(engine: Engine, config: ServerConfig) -> Starlette:
             await gateway.stop()
 
     app = Starlette(
-        routes=[*status.routes(), *fish_live.routes()],
+        routes=[*status.routes(), *page.routes(), *fish_live.routes(), *tts.routes()],
         exception_handlers={HTTPException: _http_error, 500: _server_error},
         lifespan=lifespan,
     )

@@ -104,7 +104,7 @@ def serve() -> Iterator[Serve]:
 
     def start(engine: Engine | None = None, **config: Any) -> Server:
         engine = engine or FakeEngine(speed=50.0, voices=("alice",))
-        servers.append(Server(engine, ServerConfig(port=0, **config)).start())
+        servers.append(Server(engine, ServerConfig(**{"port": 0, **config})).start())
         return servers[-1]
 
     yield start
