@@ -1,0 +1,163 @@
+"""The bodies of HTTP requests as maps: JSON, MessagePack or a form, each within bounds.
+
+A body is read to the end before anything is made of it, and what it may unpack to is bounded by
+its form: no small one expands into a large object. Recordings come as bytes (MessagePack, form)
+or base64 (JSON); ``parse_request`` takes both. Runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+from shoal.proto.codec import decode_map
+from shoal.proto.errors import Code, ProtocolError
+from shoal.proto.messages import MAX_MESSAGE_BYTES
+
+from .answers import Refused
+from .gateway import Refusal
+
+BODY_S: Final = 60.0
+"""How long a client may take to send its body."""
+MAX_JSON_MARKUP: Final = 64 << 10
+"""Most bytes of a JSON body outside of its strings."""
+MAX_PARTS: Final = 256
+MSGPACK_TYPES: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
+FORM_TYPES: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_GONE = Refusal(499, "Client closed the request")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Each name's values, in order. A file's value is its bytes."""
+
+    values: Mapping[str, list[str]]
+    files: Mapping[str, list[bytes]]
+
+    def one(self, name: str) -> str | None:
+        """The last value of ``name``."""
+        return self.values[name][-1] if name in self.values else None
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_body(request: Request, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
+    """:raises Refused: 413 over the limit, 408 when it does not come."""
+    too_big = Refused(Refusal(413, f"Body over {limit_bytes >> 20} MiB"))
+    declared = request.headers.get("content-length", "")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            over = declared.isdigit() and int(declared) > limit_bytes
+            async for chunk in request.stream():
+                if not over:
+                    body += chunk
+                    over = len(body) > limit_bytes
+                if over:
+                    # A client that is still sending reads no answer: take a little more of it.
+                    body.clear()
+                    limit_bytes -= len(chunk)
+                    if limit_bytes < 0:
+                        raise too_big
+    except TimeoutError:
+        raise Refused(Refusal(408, "The body did not come in time")) from None
+    except ClientDisconnect:
+        raise Refused(_GONE) from None
+    if over:
+        raise too_big
+    return bytes(body)
+
+
+async def read_fields(request: Request) -> Mapping[str, object]:
+    """The map that a JSON or MessagePack body is.
+
+    :raises Refused: 408, 413, 415.
+    :raises ProtocolError: it is no such map.
+    """
+    kind = content_type(request)
+    if kind in MSGPACK_TYPES:
+        return decode_map(await read_body(request))
+    if kind == "application/json":
+        return json_map(await read_body(request))
+    raise Refused(Refusal(415, "Content-Type must be application/json or application/msgpack"))
+
+
+def json_map(body: bytes) -> dict[str, object]:
+    """:raises ProtocolError: it is no JSON object, or one that unpacks to too much."""
+    if len(_STRING.sub(b"", body)) > MAX_JSON_MARKUP:
+        raise ProtocolError(Code.TOO_BIG, "too much JSON")
+    try:
+        value = cast(object, json.loads(body))
+    except (ValueError, RecursionError):
+        raise ProtocolError(Code.UNDECODABLE, "body is not valid JSON") from None
+    if not isinstance(value, dict):
+        raise ProtocolError(Code.MALFORMED, "body must be a JSON object")
+    return cast("dict[str, object]", _whole(cast(object, value)))
+
+
+def _whole(value: object) -> object:
+    """Without lone surrogates, which JSON can write and UTF-8 cannot."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case list():
+            return [_whole(item) for item in cast("list[object]", value)]
+        case dict():
+            return {key: _whole(item) for key, item in cast("dict[str, object]", value).items()}
+        case _:
+            return value
+
+
+async def read_form(request: Request) -> Form:
+    """A form of either kind.
+
+    :raises Refused: 400 for one that is damaged, 408, 413, 415.
+    """
+    kind = content_type(request)
+    if kind not in FORM_TYPES:
+        raise Refused(Refusal(415, "Content-Type must be multipart/form-data"))
+    headers = Headers({"content-type": request.headers["content-type"]})
+    body = await read_body(request)
+    if kind == "multipart/form-data":
+        parser = MultiPartParser(
+            headers,
+            _once(body),
+            max_files=MAX_PARTS,
+            max_fields=MAX_PARTS,
+            max_part_size=MAX_MESSAGE_BYTES,
+        )
+    else:
+        if body.count(b"&") >= MAX_PARTS:
+            raise Refused(Refusal(413, f"Over {MAX_PARTS} fields"))
+        parser = FormParser(headers, _once(body))
+    try:
+        parsed = await parser.parse()
+    except (MultiPartException, ValueError, KeyError, AssertionError):
+        raise Refused(Refusal(400, "The form cannot be read")) from None
+    values: dict[str, list[str]] = {}
+    files: dict[str, list[bytes]] = {}
+    try:
+        for name, value in parsed.multi_items():
+            if isinstance(value, UploadFile):
+                files.setdefault(name, []).append(await value.read())
+            else:
+                values.setdefault(name, []).append(value)
+    finally:
+        await parsed.close()
+    return Form(values, files)
+
+
+async def _once(body: bytes) -> AsyncGenerator[bytes]:
+    yield body
+    yield b""

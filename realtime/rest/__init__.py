@@ -1,0 +1,1 @@
+"""HTTP endpoints: Fish's API and the open server's."""
