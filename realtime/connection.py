@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 
 from shoal.engine import api
 from shoal.proto.errors import CLOSE_CODES, Code, ProtocolError
-from shoal.proto.messages import Audio, Error, Finish, Log, ServerMessage
+from shoal.proto.messages import (
+    Aligned,
+    Audio,
+    Cancelled,
+    ClientId,
+    Finish,
+    Flushed,
+    Heard,
+    ServerMessage,
+)
 
 from . import log
 from .config import ServerConfig
@@ -28,6 +37,8 @@ from .effects import (
     EncodeEnd,
     EncodeFlush,
     EndTurn,
+    SayCancelled,
+    SayFlushed,
     StartGrace,
     StopGrace,
     ToClient,
@@ -39,6 +50,7 @@ from .link import Dialect, Disconnected, Link
 from .metrics import Metrics
 from .outbox import Kind, OutboxFull, Outgoing
 from .session import Rules, Session, State
+from .timers import Timers
 from .turn import Turn
 from .writer import Writer
 
@@ -46,6 +58,7 @@ QUIET_S = 2.0
 YIELD_FRAMES = 32
 FLUSH_S = 0.05
 _CODE_OF_CLOSE = {close: code for code, close in CLOSE_CODES.items()}
+_ALIKE = frozenset((Kind.NOTE, Kind.MARK))
 _NO_REFUSALS = frozenset((Code.ENGINE, Code.DRAINING))
 
 logger = logging.getLogger("shoal.connection")
@@ -78,7 +91,7 @@ class Connection:
         self._writer = Writer(link, self._sent, self._flow)
         self._turn: Turn | None = None
         self._paused: api.StreamId | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers()
         self._active_s = self._clock()
         self._close_code: int | None = None
 
@@ -91,8 +104,7 @@ class Connection:
             await self._read()
         finally:
             self._execute(self._session.disconnected())
-            for name in list(self._timers):
-                self._stop_timer(name)
+            self._timers.stop_all()
             writer.cancel()
             await asyncio.wait([writer])
             seconds = self._clock() - opened_s
@@ -179,11 +191,12 @@ class Connection:
                     self._around.hub.submit(command)
                 case Encode(samples=samples):
                     self._encode(samples)
-                case EncodeFlush():
-                    # Unless more audio comes at once, and carries the tail along unpadded.
-                    self._start_timer("flush", FLUSH_S, self._flush)
+                case EncodeFlush(id=mark):
+                    self._encode_flush(mark)
+                case SayFlushed(id=mark):
+                    self._say_flushed(mark)
                 case EncodeEnd():
-                    self._stop_timer("flush")
+                    self._timers.stop("flush")
                     if self._turn is not None:
                         self._turn.finish()
                 case ToClient(message=message):
@@ -194,10 +207,12 @@ class Connection:
                     self._end(stream)
                 case DropTurn():
                     self._drop()
+                case SayCancelled(heard=heard):
+                    self._say_cancelled(heard)
                 case StartGrace(seconds=seconds):
-                    self._start_timer("grace", seconds, self._grace_over)
+                    self._timers.start("grace", seconds, self._grace_over)
                 case StopGrace():
-                    self._stop_timer("grace")
+                    self._timers.stop("grace")
                 case Close():
                     self._in_order(lambda close=effect: self._close(close))
 
@@ -214,6 +229,7 @@ class Connection:
             self._clock(),
             self._queue_audio,
             self._encoder_failed,
+            self._session.inserted,
         )
         log.event(
             logger,
@@ -236,37 +252,10 @@ class Connection:
         turn = self._turn
         if turn is not None and not turn.dropped:
             turn.dropped = True
-            self._report(turn, turn.outcome or "cancelled")
+            turn.report(turn.outcome or "cancelled", self.number, self._clock())
         self._turn = None
-        self._stop_timer("flush")
+        self._timers.stop("flush")
         self._writer.drop_turn()
-
-    def _report(self, turn: Turn, outcome: str) -> None:
-        """The turn's one line and one count; it may be dropped later without another."""
-        if turn.reported:
-            return
-        turn.reported = True
-        self._around.metrics.turns_ended.labels(outcome).inc()
-        log.event(
-            logger,
-            "turn_ended",
-            socket=self.number,
-            stream=turn.stream,
-            end=outcome,
-            chars=turn.text_chars,
-            audio_s=turn.sent_audio_s,
-            ttfa_s=turn.ttfa_s,
-            seconds=self._clock() - turn.started_s,
-        )
-
-    def _start_timer(self, name: str, seconds: float, step: Callable[[], None]) -> None:
-        self._stop_timer(name)
-        self._timers[name] = asyncio.get_running_loop().call_later(seconds, step)
-
-    def _stop_timer(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
 
     def _close(self, close: Close) -> None:
         code = _CODE_OF_CLOSE.get(close.code)
@@ -274,7 +263,7 @@ class Connection:
             self._refused(code)
         self._writer.close(close.code, close.reason)
         self._close_code = close.code
-        self._start_timer("stall", self._around.config.send_stall_s, self._link.abort)
+        self._timers.start("stall", self._around.config.send_stall_s, self._link.abort)
 
     def _grace_over(self) -> None:
         self._guarded(self._session.grace_over)
@@ -282,10 +271,19 @@ class Connection:
     # Audio --------------------------------------------------------------------------------------
 
     def _encode(self, samples: bytes) -> None:
-        self._stop_timer("flush")
+        self._timers.stop("flush")
         self._writer.expect(len(samples) / 2 / self._around.model_rate)
         if self._turn is not None:
             self._turn.encode(samples)
+
+    def _encode_flush(self, mark: ClientId | None) -> None:
+        if mark is None:  # unless more audio comes at once, and carries the tail along unpadded
+            self._timers.start("flush", FLUSH_S, self._flush)
+            return
+        self._timers.stop("flush")
+        if self._turn is not None:
+            self._turn.flush()
+        self._say_flushed(mark)
 
     def _flush(self) -> None:
         def flush() -> list[Effect]:
@@ -306,7 +304,7 @@ class Connection:
         """The last of what the dialect makes of ``message`` stands for it."""
         *before, last = self._dialect.encode(message, time_ms) or [b""]
         for payload in before:
-            self._writer.push(Outgoing(payload, Kind.NOTE if kind is Kind.NOTE else Kind.AUDIO))
+            self._writer.push(Outgoing(payload, kind if kind in _ALIKE else Kind.AUDIO))
         self._writer.push(Outgoing(last, kind, audio_s))
 
     def _encoder_failed(self, error: Exception) -> None:
@@ -315,18 +313,40 @@ class Connection:
         self._around.metrics.errors.labels("engine").inc()
         self._guarded(self._session.encoder_failed)
 
-    def _send(self, message: Finish | Error | Log) -> None:
+    def _send(self, message: ServerMessage) -> None:
         turn = self._turn
+        match message:
+            case Finish():
+                kind = Kind.FINISH
+            case Flushed() | Aligned():
+                kind = Kind.MARK
+            case _:
+                kind = Kind.NOTE
 
         def push() -> None:
-            if isinstance(message, Finish) and turn is not None:
+            if turn is not None and kind is not Kind.NOTE:
                 if turn.dropped:
                     return
-                turn.outcome = turn.outcome or message.reason
-            kind = Kind.FINISH if isinstance(message, Finish) else Kind.NOTE
+                if isinstance(message, Finish):
+                    turn.outcome = turn.outcome or message.reason
             self._push(message, self._time_ms(turn), kind)
 
         self._in_order(push)
+
+    def _say_flushed(self, mark: ClientId) -> None:
+        turn = self._turn
+
+        def send() -> None:
+            if turn is None or not turn.dropped:
+                audio_s = 0.0 if turn is None else turn.queued_audio_s
+                self._push(Flushed(mark, audio_s), None, Kind.MARK)
+
+        self._in_order(send)
+
+    def _say_cancelled(self, heard: Heard | None) -> None:
+        sent_s = 0.0 if self._turn is None else self._turn.sent_audio_s
+        self._drop()
+        self._send(Cancelled(sent_s, heard))
 
     def _in_order(self, step: Callable[[], None]) -> None:
         """Behind all audio of the turn that was encoded before."""
@@ -362,7 +382,7 @@ class Connection:
         if item.kind is Kind.AUDIO:
             turn.sent_audio(item.audio_s, self._clock())
         elif item.kind is Kind.FINISH:
-            self._report(turn, turn.outcome or "stop")
+            turn.report(turn.outcome or "stop", self.number, self._clock())
             self._guarded(self._session.finish_sent)
 
     def _flow(self, pause: bool) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shoal.engine import api
-from shoal.proto.messages import Error, Finish, Log, TtsRequest
+from shoal.proto.messages import (
+    Aligned,
+    ClientId,
+    Error,
+    Finish,
+    Heard,
+    Log,
+    Ready,
+    TtsRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +24,7 @@ class ToEngine:
 
 @dataclass(frozen=True, slots=True)
 class ToClient:
-    message: Finish | Error | Log
+    message: Finish | Error | Log | Ready | Aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,19 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class EncodeFlush:
-    """Send what the encoder holds back, as far as its format allows."""
+    """Send what the encoder holds back, as far as its format allows.
+
+    With an ``id`` at once, and then say so to the client; else soon.
+    """
+
+    id: ClientId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SayFlushed:
+    """All that was encoded has been sent: tell the client, who asked with this ``id``."""
+
+    id: ClientId
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +74,13 @@ class EndTurn:
 @dataclass(frozen=True, slots=True)
 class DropTurn:
     """Forget all audio and the finish of the turn before, as far as not yet on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class SayCancelled:
+    """``DropTurn``, and tell the client how much of the turn had been sent."""
+
+    heard: Heard | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +110,10 @@ Effect = (
     | Encode
     | EncodeFlush
     | EncodeEnd
+    | SayFlushed
     | EndTurn
     | DropTurn
+    | SayCancelled
     | StartGrace
     | StopGrace
     | Close

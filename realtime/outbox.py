@@ -20,12 +20,14 @@ LOW_S: Final = 2.5
 WIRE_S: Final = 2.0
 WIRE_BYTES: Final = 256 << 10
 MAX_NOTES: Final = 64
+MAX_MARKS: Final = 1024
 
 
 class Kind(Enum):
     AUDIO = auto()
     FINISH = auto()
-    NOTE = auto()  # an error or a log event
+    MARK = auto()  # says something of the turn's audio before it, and goes with it
+    NOTE = auto()  # an error, a log event or an answer
 
 
 class OutboxFull(Exception):
@@ -64,6 +66,7 @@ class Outbox:
         self._wire_s = 0.0
         self._wire_bytes = 0
         self._notes = 0
+        self._marks = 0
         self._paused = False
 
     @property
@@ -85,7 +88,7 @@ class Outbox:
         self._encoding_s += audio_s
 
     def push(self, item: Outgoing) -> None:
-        """:raises OutboxFull: too many notes wait."""
+        """:raises OutboxFull: too many notes or marks wait."""
         match item.kind:
             case Kind.AUDIO:
                 self._encoding_s = max(0.0, self._encoding_s - item.audio_s)
@@ -96,6 +99,10 @@ class Outbox:
                 if self._notes >= MAX_NOTES:
                     raise OutboxFull
                 self._notes += 1
+            case Kind.MARK:
+                if self._marks >= MAX_MARKS:
+                    raise OutboxFull
+                self._marks += 1
         self._queue.append(item)
 
     def pop(self) -> Outgoing | None:
@@ -105,6 +112,7 @@ class Outbox:
         item = self._queue.popleft()
         self._queued_s = max(0.0, self._queued_s - item.audio_s)
         self._notes -= item.kind is Kind.NOTE
+        self._marks -= item.kind is Kind.MARK
         size = payload_bytes(item.payload)
         self._wire.append((size, item.audio_s))
         self._wire_bytes += size
@@ -130,9 +138,10 @@ class Outbox:
             self._wire_s = 0.0
 
     def drop_turn(self) -> None:
-        """Forget the turn's audio and finish; notes stay. What is on the wire cannot be undone."""
+        """Forget the turn's audio, marks and finish; notes stay. What is on the wire stays sent."""
         self._queue = deque(item for item in self._queue if item.kind is Kind.NOTE)
         self._encoding_s = self._queued_s = 0.0
+        self._marks = 0
         self._paused = False
 
     def pause_change(self) -> bool | None:

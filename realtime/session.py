@@ -4,15 +4,17 @@ Knows neither sockets nor bytes nor clocks; a shell (``connection.py``) executes
 order and keeps the order of what goes to the client: a ``ToClient`` leaves after all audio that
 was encoded before it. Runs on the event loop's thread.
 
-State        | Start  | Text    | Flush | Stop     | engine ended | engine failed
-AWAIT_START  | turn   | error   | error | error    | -            | -
-SPEAKING     | cancel | push    | flush | DRAINING | finish, IDLE | error, CLOSED
-DRAINING     | cancel | -       | -     | -        | finish, IDLE | error, CLOSED
-IDLE         | turn   | -       | -     | -        | -            | -
-CLOSED       | -      | -       | -     | -        | -            | -
+State        | Start  | Text  | Flush | Flush(id)  | Stop     | Cancel    | Played | engine
+AWAIT_START  | turn   | error | error | error      | error    | error     | error  | -
+SPEAKING     | cancel | push  | flush | flush, say | DRAINING | say, IDLE | note   | SPEAKING
+DRAINING     | cancel | -     | -     | say at end | -        | say, IDLE | note   | finish, IDLE
+IDLE         | turn   | -     | -     | say        | -        | say       | note   | -
+CLOSED       | -      | -     | -     | -          | -        | -         | -      | -
 
-``cancel`` ends the running turn without a finish and begins the new one. A client that vanishes,
-a server that drains and bytes that are no message are the same in every state.
+An engine that fails closes the socket behind an error. ``cancel`` ends the running turn without a
+finish and begins the new one. A ``Cancel`` ends it and says so, also when only its audio was still
+on its way; from then on the socket stays as if it had just been opened. A client that vanishes, a
+server that drains and bytes that are no message are the same in every state.
 """
 
 from __future__ import annotations
@@ -26,11 +28,16 @@ from shoal.engine import api
 from shoal.proto.errors import CLOSE_CODES, GOING_AWAY, NORMAL_CLOSE, Code, ProtocolError
 from shoal.proto.messages import (
     MAX_TEXT_CHARS,
+    Aligned,
+    Cancel,
+    ClientId,
     ClientMessage,
     Error,
     Finish,
     Flush,
     Log,
+    Played,
+    Ready,
     Start,
     Stop,
     Text,
@@ -38,6 +45,7 @@ from shoal.proto.messages import (
     Unknown,
 )
 
+from .alignment import Alignment
 from .effects import (
     BeginTurn,
     Close,
@@ -47,11 +55,14 @@ from .effects import (
     EncodeEnd,
     EncodeFlush,
     EndTurn,
+    SayCancelled,
+    SayFlushed,
     StartGrace,
     StopGrace,
     ToClient,
     ToEngine,
 )
+from .opening import open_command
 
 MAX_MARKS = 512
 SILENCE_S = 0.4
@@ -79,6 +90,15 @@ class Rules:
     slots: int
     grace_s: float
     voices_by_reference: bool = True
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A flush that the engine was told of. ``worded``: non-blank text since the mark before."""
+
+    worded: bool
+    id: ClientId | None
 
 
 @dataclass(slots=True)
@@ -86,7 +106,9 @@ class _Turn:
     """The turn that the engine is at."""
 
     stream: api.StreamId
-    marks: deque[bool] = field(default_factory=deque[bool])  # non-blank text before the mark?
+    alignment: Alignment
+    marks: deque[_Mark] = field(default_factory=deque[_Mark])
+    late: list[ClientId] = field(default_factory=list[ClientId])  # ids of flushes after the stop
     unflushed: bool = False  # text since the last mark
     unspoken: bool = False  # non-blank text since the last mark
     worded: bool = False  # any non-blank text at all
@@ -100,6 +122,8 @@ class Session:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._turn: _Turn | None = None
+        self._alignment: Alignment | None = None  # of the last turn, whose audio may still play
+        self._played_s: float | None = None
         self._going_away = False
         self._next_mark = 0
         self.state = State.AWAIT_START
@@ -122,17 +146,24 @@ class Session:
         match self.state, message:
             case (State.CLOSED, _) | (_, Unknown()):
                 return []
-            case _, Start(request=request):
-                return self._begin(request)
+            case _, Start():
+                return self._begin(message)
             case State.AWAIT_START, _:
                 error = ProtocolError(Code.UNEXPECTED, "the first event must be start")
                 return self.refuse(error)
             case State.SPEAKING, Text(text=text):
                 return self._push(text)
-            case State.SPEAKING, Flush():
-                return self._flush()
+            case State.SPEAKING, Flush(id=mark):
+                return self._flush(mark)
+            case _, Flush(id=mark):
+                return [] if mark is None else self._flush_late(mark)
             case State.SPEAKING, Stop():
                 return self._stop()
+            case _, Played(audio_s=audio_s):
+                self._played_s = max(audio_s, self._played_s or 0.0)
+                return []
+            case _, Cancel(played_s=played_s):
+                return self._cut(played_s)
             case _:
                 return []
 
@@ -160,18 +191,20 @@ class Session:
         match event:
             case api.Pcm(samples=samples):
                 turn.sounded = True
-                return [Encode(samples)]
-            case api.SegmentStarted(text=text):
+                return [*_said(turn.alignment.audio(samples)), Encode(samples)]
+            case api.SegmentStarted(index=index, text=text):
                 turn.waiting_chars = max(0, turn.waiting_chars - len(text))
-                return []
+                return _said(turn.alignment.segment(index, text))
             case api.Flushed():
-                worded = turn.marks.popleft() if turn.marks else False
+                mark = turn.marks.popleft() if turn.marks else _Mark(False, None)
                 if not (turn.marks or turn.unflushed):
                     turn.waiting_chars = 0
-                return [*self._silence_if(turn, worded), EncodeFlush()]
+                aligned = _said(turn.alignment.end_segment())
+                return [*aligned, *self._silence_if(turn, mark.worded), EncodeFlush(mark.id)]
             case api.Finished():
+                aligned = _said(turn.alignment.end_segment())
                 silence = self._silence_if(turn, turn.unspoken)
-                return [*silence, EncodeEnd(), *self._finish(turn)]
+                return [*aligned, *silence, EncodeEnd(), *self._finish(turn)]
             case api.Failed(fault=fault, message=message):
                 return self._fail(_CODE_OF[fault], message, cancel=False)
             case api.Opened():
@@ -182,6 +215,12 @@ class Session:
     def finish_sent(self) -> list[Effect]:
         """A finish is on the wire: from now on the client may be slow to say what comes next."""
         return [StartGrace(self._rules.grace_s)] if self.state is State.IDLE else []
+
+    def inserted(self, at_samples: int, total_s: float) -> None:
+        """Behind ``at_samples`` of the turn's audio its encoder added silence, ``total_s`` of it
+        in the whole turn."""
+        if self._alignment is not None:
+            self._alignment.inserted(at_samples, total_s)
 
     def grace_over(self) -> list[Effect]:
         return self._close(NORMAL_CLOSE, "") if self.state is State.IDLE else []
@@ -210,7 +249,9 @@ class Session:
 
     # Steps --------------------------------------------------------------------------------------
 
-    def _begin(self, request: TtsRequest) -> list[Effect]:
+    def _begin(self, start: Start) -> list[Effect]:
+        request = start.request
+        self._alignment = self._played_s = None
         effects = [*self._cancel(), DropTurn(), StopGrace()]
         if self._going_away:
             return [*effects, *self._fail(Code.DRAINING, "server is shutting down")]
@@ -219,34 +260,23 @@ class Session:
             command = self._open(request)
         except ProtocolError as error:
             return [*effects, *self._fail(error.code, error.message)]
-        self._turn = _Turn(command.stream)
+        rate, speed = self._rules.sample_rate, request.prosody.speed
+        self._alignment = Alignment(rate, speed, detailed=start.timestamps)
+        self._turn = _Turn(command.stream, self._alignment)
         self.state = State.SPEAKING
         effects += [BeginTurn(command.stream, request), ToEngine(command)]
+        if start.ready:
+            ready = Ready(request.format, request.sample_rate, self._rules.model)
+            effects.append(ToClient(ready))
         if request.prosody.speed != 1.0:
             effects.append(ToClient(Log("prosody.speed is not supported: speaking at 1.0")))
         return [*effects, *self._push(request.text)]
 
     def _open(self, request: TtsRequest) -> api.Open:
         voice_id = self._rules.voice_of(request.reference_id)
-        references = () if request.reference_id else request.references
-        if references and not self._rules.voices_by_reference:
+        if request.references and not (request.reference_id or self._rules.voices_by_reference):
             raise ProtocolError(Code.BAD_REQUEST, "this model takes no references")
-        return api.Open(
-            self._rules.new_stream(),
-            api.Voice(voice_id, tuple(api.Reference(r.audio, r.text) for r in references)),
-            api.Sampling(
-                temperature=request.temperature,
-                top_p=request.top_p,
-                seed=request.seed,
-                max_frames_per_segment=request.max_new_tokens,
-            ),
-            api.Segmentation(
-                api.Latency(request.latency),
-                max_chars=request.chunk_length,
-                min_chars=request.min_chunk_length,
-                normalize=request.normalize,
-            ),
-        )
+        return open_command(self._rules.new_stream(), voice_id, request)
 
     def _push(self, text: str) -> list[Effect]:
         turn = self._running()
@@ -260,14 +290,41 @@ class Session:
             turn.unspoken = turn.worded = True
         return [ToEngine(api.PushText(turn.stream, text))]
 
-    def _flush(self) -> list[Effect]:
+    def _flush(self, mark: ClientId | None) -> list[Effect]:
         turn = self._running()
-        if not turn.unflushed or len(turn.marks) >= MAX_MARKS:
+        if len(turn.marks) >= MAX_MARKS:
+            return [] if mark is None else [ToClient(Error(f"over {MAX_MARKS} flushes wait"))]
+        if not turn.unflushed and mark is None:
             return []
-        turn.marks.append(turn.unspoken)
+        if not (turn.unflushed or turn.marks):
+            return [EncodeFlush(mark)]
+        turn.marks.append(_Mark(turn.unspoken, mark))
         turn.unflushed = turn.unspoken = False
         self._next_mark += 1
         return [ToEngine(api.Flush(turn.stream, self._next_mark))]
+
+    def _flush_late(self, mark: ClientId) -> list[Effect]:
+        """A flush that wants an answer although there can be no more text."""
+        if self._turn is None:
+            return [SayFlushed(mark)]
+        if len(self._turn.late) >= MAX_MARKS:
+            return [ToClient(Error(f"over {MAX_MARKS} flushes wait"))]
+        self._turn.late.append(mark)
+        return []
+
+    def _cut(self, played_s: float | None) -> list[Effect]:
+        """End the turn without a finish; the client will go on with this connection."""
+        if played_s is not None:
+            self._played_s = max(played_s, self._played_s or 0.0)
+        heard = None
+        if self._alignment is not None and self._played_s is not None:
+            heard = self._alignment.heard(self._played_s)
+        effects = [*self._cancel(), SayCancelled(heard), StopGrace()]
+        self._alignment = self._played_s = None
+        self.state = State.IDLE
+        if self._going_away:
+            effects += self._close(GOING_AWAY, "server is shutting down")
+        return effects
 
     def _stop(self) -> list[Effect]:
         turn = self._running()
@@ -280,6 +337,8 @@ class Session:
         effects: list[Effect] = [] if self._turn is None else [EndTurn(turn.stream)]
         self._turn = None
         self.state = State.IDLE
+        waiting = [*(mark.id for mark in turn.marks if mark.id is not None), *turn.late]
+        effects += [SayFlushed(mark) for mark in waiting]
         effects.append(ToClient(Finish("stop")))
         if self._going_away:
             effects += self._close(GOING_AWAY, "server is shutting down")
@@ -291,7 +350,9 @@ class Session:
         turn.sounded = False
         if not silent:
             return []
-        return [Encode(bytes(2 * int(SILENCE_S * self._rules.sample_rate)))]
+        samples = int(SILENCE_S * self._rules.sample_rate)
+        turn.alignment.silence(samples)
+        return [Encode(bytes(2 * samples))]
 
     def _cancel(self) -> list[Effect]:
         if self._turn is None:
@@ -318,6 +379,10 @@ class Session:
     def _running(self) -> _Turn:
         assert self._turn is not None, "only a turn that runs takes text"
         return self._turn
+
+
+def _said(snapshots: list[Aligned]) -> list[Effect]:
+    return [ToClient(snapshot) for snapshot in snapshots]
 
 
 _CODE_OF = {

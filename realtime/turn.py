@@ -7,18 +7,26 @@ one. Times are seconds of the connection's clock.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import Final
 
 from shoal.engine import api
 from shoal.proto.messages import TtsRequest
 
+from . import log
 from .encode import Chunk, EncodePool, TurnEncoder
 from .metrics import Metrics
+
+logger = logging.getLogger("shoal.turn")
+
+LEAST_INSERTED_S: Final = 0.001
 
 
 class Turn:
     """See the module. ``on_chunks`` gets what is ready, ``on_failed`` what an encoder raised;
-    both on the loop, neither after ``drop``."""
+    both on the loop, neither after ``drop``. ``on_inserted`` learns where silence that was not
+    given went into the audio: behind so many samples, and how many seconds in the whole turn."""
 
     def __init__(
         self,
@@ -30,6 +38,7 @@ class Turn:
         now_s: float,
         on_chunks: Callable[[list[Chunk]], None],
         on_failed: Callable[[Exception], None],
+        on_inserted: Callable[[int, float], None] = lambda at_samples, total_s: None,
     ) -> None:
         self.stream = stream
         self.started_s = now_s
@@ -39,6 +48,7 @@ class Turn:
         self.dropped = False
         """Nothing of it goes out any more. Read by the lane's thread."""
         self.text_chars = 0
+        self.queued_audio_s = 0.0
         self.sent_audio_s = 0.0
         self.ttfa_s: float | None = None
         self._format = request.format
@@ -47,6 +57,11 @@ class Turn:
         self._lane = pool.lane() if self._encoder.off_loop else None
         self._on_chunks = on_chunks
         self._on_failed = on_failed
+        self._on_inserted = on_inserted
+        self._rate = model_rate * request.prosody.speed
+        """Samples of the model in a second of the client's."""
+        self._given_samples = 0
+        self._inserted_s = 0.0
         self._timing: api.Timing | None = None
         self._first_text_s: float | None = None
         self._first_pcm_s: float | None = None
@@ -58,10 +73,19 @@ class Turn:
 
     def encode(self, samples: bytes) -> None:
         """:raises Exception: what an encoder on the loop raised."""
+        self._given_samples += len(samples) // 2
         self._run(lambda: self._encoder.feed(samples))
 
     def flush(self) -> None:
-        self._run(self._encoder.flush)
+        given = self._given_samples
+        self._run(self._encoder.flush, lambda: self._flushed(given))
+
+    def _flushed(self, given: int) -> None:
+        """Whatever is more than was given is silence that pushed the rest out of the encoder."""
+        inserted_s = self.queued_audio_s - given / self._rate
+        if inserted_s > self._inserted_s + LEAST_INSERTED_S:
+            self._inserted_s = inserted_s
+            self._on_inserted(given, inserted_s)
 
     def finish(self) -> None:
         self._run(self._encoder.finish)
@@ -73,23 +97,27 @@ class Turn:
         else:
             self._lane.submit(list, lambda _: step())
 
-    def _run(self, encode: Callable[[], list[Chunk]]) -> None:
+    def _run(
+        self, encode: Callable[[], list[Chunk]], then: Callable[[], None] = lambda: None
+    ) -> None:
         def job() -> list[Chunk]:
             with self._metrics.encode_s.time():
                 return [] if self.dropped else encode()
 
-        if self._lane is None:
-            self._on_chunks(job())
-        else:
-            self._lane.submit(job, self._encoded)
-
-    def _encoded(self, result: list[Chunk] | Exception) -> None:
-        if self.dropped:
-            return
-        if isinstance(result, Exception):
-            self._on_failed(result)
-        else:
+        def done(result: list[Chunk] | Exception) -> None:
+            if self.dropped:
+                return
+            if isinstance(result, Exception):
+                self._on_failed(result)
+                return
+            self.queued_audio_s += sum(chunk.audio_s for chunk in result)
             self._on_chunks(result)
+            then()
+
+        if self._lane is None:
+            done(job())
+        else:
+            self._lane.submit(job, done)
 
     # Times --------------------------------------------------------------------------------------
 
@@ -119,3 +147,21 @@ class Turn:
                 self._lead_from_s, self._lead_audio_s = now_s, 0.0
         self._lead_audio_s += audio_s
         self.sent_audio_s += audio_s
+
+    def report(self, outcome: str, socket: int, now_s: float) -> None:
+        """The turn's one line and one count; it may be dropped later without another."""
+        if self.reported:
+            return
+        self.reported = True
+        self._metrics.turns_ended.labels(outcome).inc()
+        log.event(
+            logger,
+            "turn_ended",
+            socket=socket,
+            stream=self.stream,
+            end=outcome,
+            chars=self.text_chars,
+            audio_s=self.sent_audio_s,
+            ttfa_s=self.ttfa_s,
+            seconds=now_s - self.started_s,
+        )
