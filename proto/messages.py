@@ -22,7 +22,7 @@ MAX_ID_CHARS: Final = 256
 MIN_PCM_BYTES: Final = 1025
 """Least payload of a pcm message: clients in the field drop those of 1,024 bytes and fewer."""
 
-AudioFormat = Literal["wav", "pcm", "mp3", "opus"]
+AudioFormat = Literal["wav", "pcm", "mp3", "opus", "flac", "ulaw", "alaw", "pcm_f32le"]
 LatencyMode = Literal["normal", "balanced", "low"]
 ClientId = str | int
 """A name that a client chose; it comes back as it was."""

@@ -29,8 +29,26 @@ RATES: Final[Mapping[str, tuple[int, ...]]] = {
     "wav": PCM_RATES,
     "mp3": (32_000, 44_100),
     "opus": (48_000,),
+    "flac": PCM_RATES,
+    "ulaw": (8000, 16_000),
+    "alaw": (8000, 16_000),
+    "pcm_f32le": PCM_RATES,
 }
-"""The sample rates of each format; where a request names none, it gets ``DEFAULT_RATE``."""
+"""The sample rates of each format; where a request names none, it gets :func:`default_rate`."""
+FORMAT_ALIASES: Final[Mapping[str, AudioFormat]] = {
+    "mulaw": "ulaw",
+    "mu-law": "ulaw",
+    "pcm_mulaw": "ulaw",
+    "pcmu": "ulaw",
+    "g711_ulaw": "ulaw",
+    "a-law": "alaw",
+    "pcm_alaw": "alaw",
+    "pcma": "alaw",
+    "g711_alaw": "alaw",
+    "pcm_s16le": "pcm",
+    "linear16": "pcm",
+}
+"""Other names that clients have for the same bytes."""
 MP3_BITRATES: Final = (64, 128, 192)
 OPUS_BITRATES: Final = (-1000, 24_000, 32_000, 48_000, 64_000)
 OPUS_KBPS: Final = (24, 32, 48, 64)
@@ -40,7 +58,22 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 def default_rate(audio_format: AudioFormat) -> int:
-    return 48_000 if audio_format == "opus" else 44_100
+    """The rate of a format where a request names none."""
+    match audio_format:
+        case "opus":
+            return 48_000
+        case "ulaw" | "alaw":
+            return 8000
+        case _:
+            return 44_100
+
+
+def format_of(name: str) -> AudioFormat | None:
+    """The format that goes by this name, which may be an alias."""
+    for known in get_args(AudioFormat):
+        if name == known:
+            return known
+    return FORMAT_ALIASES.get(name)
 
 
 def is_voice_id(text: str) -> bool:
@@ -54,7 +87,7 @@ def parse_request(fields: Mapping[str, object]) -> TtsRequest:
 
     :raises ProtocolError: ``BAD_REQUEST``, or ``TOO_BIG`` for text over the limit.
     """
-    audio_format = _choice(fields, "format", get_args(AudioFormat), "mp3")
+    audio_format = _format(fields)
     text = _text(fields, "text")
     return TtsRequest(
         text=text,
@@ -120,6 +153,13 @@ def _one_of(
         where = f" for {audio_format}" if audio_format else ""
         _bad(f"{key} must be one of {choices}{where}")
     return int(value)
+
+
+def _format(fields: Mapping[str, object]) -> AudioFormat:
+    name = fields.get("format")
+    if isinstance(name, str) and name in FORMAT_ALIASES:
+        return FORMAT_ALIASES[name]
+    return _choice(fields, "format", get_args(AudioFormat), "mp3")
 
 
 def _choice(

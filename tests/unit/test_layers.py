@@ -71,9 +71,13 @@ LAYERS: dict[str, Rule] = {
             "uvloop",
             "websockets",
             "opuslib",
+            "lameenc",
+            "soundfile",
             "soxr",
             "prometheus_client",
             "sounddevice",
+            "mcp",
+            "httpx2",
         ),
     ),
     "loadtest": Rule(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.realtime.ogg import OggOpusWriter, checksum
+from shoal.realtime.audio.ogg import OggOpusWriter, checksum
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def test_a_bitrate_of_another_format_is_not_looked_at() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"format": "flac"}, "format: unknown variant, expected one of `wav`, `pcm`, `mp3`"),
+        ({"format": "aac"}, "format: unknown variant, expected one of `wav`, `pcm`, `mp3`"),
         ({"latency": "fast"}, "latency: unknown variant, expected one of `normal`, `balanced`"),
         ({"format": 3}, "format must be a string"),
         ({"format": "mp3", "mp3_bitrate": 100}, "mp3_bitrate must be one of 64, 128, 192"),
