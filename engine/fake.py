@@ -47,6 +47,7 @@ from .api import (
     Voice,
     VoiceInfo,
 )
+from .voices import UnknownVoice, VoiceStore
 
 SECONDS_PER_LETTER = 0.06
 LEAST_FRAMES = 4
@@ -125,8 +126,10 @@ class FakeEngine:
         voices: Sequence[str] = ("default",),
         warm_up_s: float = 0.0,
         fails_on: str = "",
+        store: VoiceStore | None = None,
     ) -> None:
-        """``fails_on``: a segment that contains it makes its stream fail, as a fault of ours."""
+        """``fails_on``: a segment that contains it makes its stream fail, as a fault of ours.
+        ``store`` has further voices; each sounds like its id."""
         self._info = EngineInfo(
             model="fake-tone",
             sample_rate=sample_rate,
@@ -144,6 +147,7 @@ class FakeEngine:
         self._voices = tuple(voices)
         self._warm_up_s = warm_up_s
         self._fails_on = fails_on
+        self._store = store
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[StreamId, _Stream] = {}
         self._stats = EngineStats()
@@ -168,7 +172,8 @@ class FakeEngine:
         return self._stats
 
     def voices(self) -> Sequence[VoiceInfo]:
-        return [VoiceInfo(voice, 10.0, 0.0) for voice in self._voices]
+        stored = self._store.list() if self._store is not None else ()
+        return [*(VoiceInfo(voice, 10.0, 0.0) for voice in self._voices), *stored]
 
     def stop(self) -> None:
         if self._thread is not None:
@@ -260,11 +265,19 @@ class FakeEngine:
 
     def _problem(self, voice: Voice) -> str:
         if voice.voice_id is not None:
-            return "" if voice.voice_id in self._voices else "Reference not found"
+            return "" if self._knows(voice.voice_id) else "Reference not found"
         for number, reference in enumerate(voice.references, 1):
             if not reference.audio.startswith(_AUDIO_MAGIC):
                 return f"reference {number} is not audio"
         return ""
+
+    def _knows(self, voice_id: str) -> bool:
+        if voice_id in self._voices:
+            return True
+        try:
+            return self._store is not None and self._store.stamp(voice_id) > 0
+        except UnknownVoice:
+            return False
 
     def _admit(self, events: list[Event]) -> None:
         """Give free slots to who waits longest; refuse who waited too long or finds a queue."""

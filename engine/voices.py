@@ -2,15 +2,18 @@
 
 Owns the folder's layout and its safety: a voice appears and disappears by one rename, and is
 replaced by two, so a reader or a crash never sees half of one; between the two there is none.
-Knows nothing of the model; codes are kept under the fingerprint of the codec that made them, so
-another codec never reads them. Any thread and process.
+Writers take turns by a lock that dies with its process; whoever has it clears away what a killed
+one left, and finishes a replacement that it did not. Knows nothing of the model; codes are kept
+under the fingerprint of the codec that made them, so another codec never reads them. Any thread
+and process.
 
 ``<root>/<id>/``: ``voice.json`` (id, created_at, seconds, texts), ``audio-<n>``,
-``codes-<fingerprint>.npz``.
+``codes-<fingerprint>.npz``. ``<root>/.lock``, and ``<root>/.new-*`` while something is written.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -19,7 +22,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +37,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PROBE_RATE = 16_000
 MAX_REFERENCES = 20
 _TRIES = 3
+_SCRATCH = ".new-"
+_READY = "-ready"
 
 
 class VoiceError(Exception):
@@ -41,6 +46,10 @@ class VoiceError(Exception):
 
 
 class UnknownVoice(VoiceError):
+    pass
+
+
+class VoiceExists(VoiceError):
     pass
 
 
@@ -57,6 +66,9 @@ class VoiceStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        if root.is_dir() and any(root.glob(_SCRATCH + "*")):
+            with suppress(OSError), self._locked():  # a folder that only others may write
+                pass
 
     def add(
         self, voice_id: str, references: Sequence[Reference], *, replace: bool = False
@@ -67,7 +79,7 @@ class VoiceStore:
         if not 0 < len(references) <= MAX_REFERENCES:
             raise VoiceError(f"a voice takes 1 to {MAX_REFERENCES} references")
         if place.exists() and not replace:
-            raise VoiceError(f"voice {voice_id!r} exists already")
+            raise VoiceExists(f"voice {voice_id!r} exists already")
         seconds = 0.0
         for reference in references:
             try:
@@ -86,17 +98,32 @@ class VoiceStore:
                 "texts": texts,
             }
             _write(scratch / "voice.json", json.dumps(facts).encode())
+            if place.exists() and not replace:  # somebody was faster
+                raise VoiceExists(f"voice {voice_id!r} exists already")
             self._swap_in(scratch, place)
         return info
+
+    def rename(self, voice_id: str, new_id: str) -> None:
+        """Raises :class:`UnknownVoice`, and :class:`VoiceError` for a new id that is taken."""
+        place, new_place = self._place(voice_id), self._place(new_id)
+        with self._scratch():
+            self._facts(place)
+            if new_place.exists():
+                raise VoiceExists(f"voice {new_id!r} exists already")
+            place.rename(new_place)
+            self._sync()
 
     def remove(self, voice_id: str) -> None:
         """Raises :class:`UnknownVoice`."""
         place = self._place(voice_id)
+        if not place.exists():
+            raise UnknownVoice(f"no voice is called {voice_id!r}")
         with self._scratch() as scratch:
             try:
                 place.rename(scratch / "gone")
             except FileNotFoundError:
                 raise UnknownVoice(f"no voice is called {voice_id!r}") from None
+            self._sync()
 
     def list(self) -> tuple[VoiceInfo, ...]:
         """All voices, by id."""
@@ -157,6 +184,8 @@ class VoiceStore:
     ) -> None:
         """Store codes beside a voice; does nothing when it is gone."""
         place = self._place(voice_id)
+        if not place.exists():
+            return
         with self._scratch() as scratch:
             path = scratch / "codes.npz"
             arrays = {f"r{index}": one.astype(np.int16) for index, one in enumerate(codes)}
@@ -184,17 +213,45 @@ class VoiceStore:
             raise UnknownVoice(f"no voice is called {place.name!r}") from None
 
     @contextmanager
-    def _scratch(self) -> Generator[Path]:
-        """A folder beside the voices, on the same file system; gone afterwards."""
+    def _locked(self) -> Generator[None]:
+        """Alone among all writers of every process; what dead ones left is gone."""
         self._root.mkdir(parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix=".new-", dir=self._root))
-        try:
-            yield path
-        finally:
+        with (self._root / ".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # closing it lets go
+            self._sweep()
+            yield
+
+    def _sweep(self) -> None:
+        left = list(self._root.glob(_SCRATCH + "*"))
+        for path in left:
+            if path.name.endswith(_READY) and (path.with_name(path.name[: -len(_READY)])).exists():
+                self._finish_replacing(path)
+        for path in left:
             shutil.rmtree(path, ignore_errors=True)
 
+    def _finish_replacing(self, fresh: Path) -> None:
+        """The old voice was taken away and the new one, whole, did not come in its place."""
+        old = fresh.with_name(fresh.name[: -len(_READY)]) / "old"
+        try:
+            place = self._place(str(self._facts(fresh)["id"]))
+        except (UnknownVoice, KeyError):
+            return
+        if old.exists() and not place.exists():
+            fresh.rename(place)
+            self._sync()
+
+    @contextmanager
+    def _scratch(self) -> Generator[Path]:
+        """A folder beside the voices, on the same file system; gone afterwards. Locked."""
+        with self._locked():
+            path = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=self._root))
+            try:
+                yield path
+            finally:
+                shutil.rmtree(path, ignore_errors=True)
+
     def _swap_in(self, scratch: Path, place: Path) -> None:
-        fresh = scratch.with_name(scratch.name + "-ready")
+        fresh = scratch.with_name(scratch.name + _READY)
         scratch.rename(fresh)
         scratch.mkdir()  # takes what is replaced
         try:
@@ -202,8 +259,13 @@ class VoiceStore:
                 place.rename(scratch / "old")
             fresh.rename(place)
         except OSError as error:
+            with suppress(OSError):
+                (scratch / "old").rename(place)
             shutil.rmtree(fresh, ignore_errors=True)
-            raise VoiceError(f"voice {place.name!r} is being changed by somebody else") from error
+            raise VoiceError(f"voice {place.name!r} cannot be stored") from error
+        self._sync()
+
+    def _sync(self) -> None:
         directory = os.open(self._root, os.O_RDONLY)
         try:
             os.fsync(directory)

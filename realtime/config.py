@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -52,6 +53,8 @@ class ServerConfig:
     encode_threads: int = field(default_factory=lambda: _encode_threads(os.cpu_count() or 1))
     """64 Opus streams in real time keep a third of a core busy; more threads shorten the wait of a
     first chunk behind the others'."""
+    voices_dir: Path | None = None
+    """Where voices are kept. ``None``: none can be added over HTTP."""
     log_level: str = "info"
     log_json: bool = False
 
@@ -109,11 +112,12 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
         "drain_s": float,
         "send_stall_s": float,
         "encode_threads": int,
+        "voices_dir": Path,
         "log_json": _flag,
     }
 )
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {"api_keys": "API_KEY", "allow_origins": "ALLOW_ORIGIN"}
+    {"api_keys": "API_KEY", "allow_origins": "ALLOW_ORIGIN", "voices_dir": "VOICES"}
 )
 
 
