@@ -105,6 +105,7 @@ def _serve(flags: argparse.Namespace) -> int:
             port=flags.port,
             api_keys=flags.api_key and tuple(flags.api_key),
             allow_origins=flags.allow_origin and tuple(flags.allow_origin),
+            voices_dir=_voices_dir(),
             log_level=flags.log_level,
             log_json=flags.log_json,
         )
@@ -115,8 +116,9 @@ def _serve(flags: argparse.Namespace) -> int:
     engine: Engine
     if flags.engine == "fake":
         from shoal.engine.fake import FakeEngine
+        from shoal.engine.voices import VoiceStore
 
-        engine = FakeEngine(slots=flags.slots or 4)
+        engine = FakeEngine(slots=flags.slots or 4, store=VoiceStore(_voices_dir()))
     else:
         engine = _load(flags, progress)
 
