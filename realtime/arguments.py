@@ -12,6 +12,8 @@ from shoal.loadtest.command import add_arguments
 
 from .config import DEFAULT_PORT
 
+MCP_PORT = 8765
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -22,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_say(commands)
     _add_voice(commands)
+    _add_mcp(commands)
     _add_load(commands)
     _add_doctor(commands)
     return parser
@@ -38,7 +41,11 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", type=_device, metavar="NAME", help="cpu or cuda; without it, what is there"
     )
-    parser.add_argument("--dtype", choices=("auto", "fp32", "bf16", "fp8"), help="of the weights")
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "fp32", "bf16", "fp8", "mxfp8"),
+        help="of the weights; mxfp8 is emulated before Blackwell",
+    )
 
 
 def _add_serve(commands: Commands) -> None:
@@ -88,6 +95,16 @@ def _add_voice(commands: Commands) -> None:
     remove = actions.add_parser("remove", help="forget a voice")
     remove.add_argument("name", metavar="NAME")
     remove.set_defaults(command="voice_remove")
+
+
+def _add_mcp(commands: Commands) -> None:
+    mcp = commands.add_parser("mcp", help="give an agent speech: a Model Context Protocol server")
+    mcp.add_argument("--url", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the shoal server")
+    mcp.add_argument("--api-key", metavar="KEY")
+    mcp.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
+    mcp.add_argument("--host", default="127.0.0.1")
+    mcp.add_argument("--port", type=_port, default=MCP_PORT, help=f"for --http; {MCP_PORT}")
+    mcp.set_defaults(command="mcp")
 
 
 def _add_load(commands: Commands) -> None:

@@ -250,6 +250,19 @@ def _voice_remove(flags: argparse.Namespace) -> int:
     return 0
 
 
+def _mcp(flags: argparse.Namespace) -> int:
+    try:
+        from .agent import Place, local_tools, remote_tools
+    except ModuleNotFoundError as missing:
+        raise CommandError(f"no {missing.name} here: pip install 'shoal[mcp]'") from missing
+    place = Place(flags.url.rstrip("/"), flags.api_key or setting("api_key"))
+    if flags.http:
+        remote_tools(place).run("streamable-http", host=flags.host, port=flags.port)
+    else:
+        local_tools(place).run("stdio")
+    return 0
+
+
 def _load_test(flags: argparse.Namespace) -> int:
     try:
         return run(flags)
@@ -275,6 +288,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(
         "voice_add": _voice_add,
         "voice_list": _voice_list,
         "voice_remove": _voice_remove,
+        "mcp": _mcp,
         "load_test": _load_test,
         "doctor": _doctor,
     }
