@@ -16,8 +16,9 @@ import torch
 from shoal.kernels.attention import Workspace
 
 from .codec import Codec, encode_codes
-from .cuda.buckets import bucket_of, buckets_up_to
-from .cuda.prefill import Prefill
+from .cuda.buckets import PREFILL_SIZES, bucket_of, buckets_up_to
+from .cuda.prefill import Prefill, PrefillPass
+from .cuda.sharing import Sharing
 from .cuda.slot_state import SlotState
 from .cuda.staging import BUFFERS, StagedPlan, StepStaging
 from .cuda.step import DecodeStep, KvPool
@@ -36,6 +37,9 @@ from .runner import (
 )
 
 PREFILL_ROWS = 256
+"""Columns that one prefill graph computes at most; a longer chunk takes several."""
+SHARING_ROWS = 16
+"""Steps of fewer rows have no graph that attends to a shared prefix once: it would not pay."""
 PCM_BATCH_FRAMES = (1, 2, 4, 8)
 PAGE_TOKENS = 64
 _MEMORY_SHARE = 0.8
@@ -55,9 +59,13 @@ class CudaRunner:
         pages: int | None = None,
         device: torch.device,
         pdl: bool = True,
+        prefill_rows: int = PREFILL_ROWS,
+        sharing: bool = True,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """``pages``: what fits the device and a full context for every slot, when not given."""
+        """``pages``: what fits the device and a full context for every slot, when not given.
+        ``prefill_rows``: columns of a prefill graph at most; decode waits for the longest kernel of
+        one. ``sharing``: attend once to a prefix that many rows have in common."""
         self._say = progress or (lambda _line: None)
         # What is left of the codec in float32 multiplies in TF32, and cuDNN looks for the fastest
         # convolution of each captured shape.
@@ -86,20 +94,30 @@ class CudaRunner:
         pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, device)
         state = SlotState(slots, config.codebooks, max_pages, pages, device)
         self._buckets = buckets_up_to(slots)
-        self._staging = StepStaging(state, slots, device)
+        finder = Sharing(slots + 1, PAGE_TOKENS) if sharing and slots >= SHARING_ROWS else None
+        self._staging = StepStaging(state, slots, device, finder)
         work = Workspace.empty(slots, weights.slow.layers[0].heads, device)
         self._steps = {
             rows: DecodeStep(weights, pool, state, self._staging, work, rows, device, pdl)
             for rows in self._buckets
         }
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._sharing = finder is not None
+        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         _, highest = torch.cuda.Stream.priority_range()
         self._decode_stream = torch.cuda.Stream(device, priority=highest)
         self._copy_stream = torch.cuda.Stream(device, priority=highest)
         self._computed = [torch.cuda.Event() for _ in range(BUFFERS)]
         self._copied = [torch.cuda.Event(blocking=True) for _ in range(BUFFERS)]
         self._in_flight: dict[int, tuple[StepPlan, StagedPlan]] = {}
-        self._prefill = Prefill(weights, pool, PREFILL_ROWS, max_pages, device)
+        self._prefill_pass = PrefillPass(
+            weights,
+            weights.prefill,
+            pool,
+            buckets_up_to(prefill_rows, PREFILL_SIZES),
+            max_pages,
+            device,
+        )
+        self._prefill = Prefill(self._prefill_pass, pool, device)
         self._vocoder = Vocoder(codec, slots, self._buckets, PCM_BATCH_FRAMES, device)
 
     @property
@@ -111,26 +129,29 @@ class CudaRunner:
         pool = torch.cuda.graph_pool_handle()
         for rows in reversed(self._buckets):
             self._say(f"capturing the step of {rows} rows")
-            step = self._steps[rows]
-            with torch.cuda.stream(self._decode_stream):
-                for _ in range(2):
-                    step.run()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(
-                graph, pool=pool, stream=self._decode_stream, capture_error_mode="thread_local"
-            ):
-                step.run()
-            self._graphs[rows] = graph
+            self._capture(rows, False, pool)
+            if self._sharing and rows >= SHARING_ROWS:
+                self._capture(rows, True, pool)
         self._say("capturing the codec")
         self._vocoder.capture()
-        self._say("warming up prefill")
-        width = 1 + self._spec.codebooks
-        scratch = self._spec.pages
-        for rows in (1, 16, PREFILL_ROWS):
-            table = (scratch,) * -(-rows // PAGE_TOKENS)
-            self._prefill.run(PrefillChunk(np.zeros((rows, width), np.int32), 0, table))
+        self._say("capturing prefill")
+        self._prefill.capture()
         torch.cuda.synchronize()
+
+    def _capture(self, rows: int, shared: bool, pool: tuple[int, int]) -> None:
+        step = self._steps[rows]
+        with torch.cuda.stream(self._decode_stream):
+            for _ in range(2):
+                step.run(shared=shared)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph, pool=pool, stream=self._decode_stream, capture_error_mode="thread_local"
+        ):
+            step.run(shared=shared)
+        with torch.cuda.stream(self._decode_stream):
+            graph.replay()  # the first launch uploads it
+        self._graphs[rows, shared] = graph
 
     def launch(self, plan: StepPlan) -> None:
         if len(self._in_flight) >= BUFFERS:
@@ -141,7 +162,7 @@ class CudaRunner:
         with torch.inference_mode():
             with torch.cuda.stream(self._decode_stream):
                 self._staging.send(staged)
-                self._graphs[bucket].replay()
+                self._graphs[bucket, staged.shared and bucket >= SHARING_ROWS].replay()
                 computed.record()
             with torch.cuda.stream(self._copy_stream):
                 self._copy_stream.wait_event(computed)

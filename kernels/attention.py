@@ -4,10 +4,10 @@
 program here serves one row, one kv head and one stretch of that row's context; the last program of
 a (row, head) merges the stretches in order and quantises.
 
-Stretches follow from the row's own context alone, so a row's bits depend on nothing else. Rows that
-share a prefix are listed in groups: ``cascade.prefix_attention`` reads the prefix once for a whole
-group, and the stretches here begin behind it. A row in a group of one gets the same bits as in a
-full group.
+Stretches follow from the row's own length alone, so a row's bits depend on nothing else. Rows that
+share a prefix may be listed in groups: ``cascade.prefix_attention`` then folds the prefix's blocks
+once for the whole group, and the programs here go on from the sums that it left. That is a matter
+of speed only; bits are the same with any grouping and with none.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import torch
 import triton
 import triton.language as tl
 
-from .cascade import prefix_attention
+from .cascade import prefix_attention, shared_blocks
 from .heads import store_heads
 from .norm import NormedRows
 from .pages import (
     LOG2_E,
-    PREFIX_SCHEDULE,
     SCHEDULE,
     SPLITS,
     Heads,
@@ -30,9 +29,9 @@ from .pages import (
     attend,
     block_tokens,
     check_pages,
+    cut_of,
     prefetch_block,
     store_outputs,
-    stretches,
 )
 from .quantise import Fp8Rows
 from .rounding import launch_options, let_next_start, wait_for_previous
@@ -62,8 +61,6 @@ def decode_kernel(
     BT: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr,
     SPLITS: tl.constexpr,
-    PREFIX_BT: tl.constexpr,
-    PREFIX_SPLIT: tl.constexpr,
     CASCADE: tl.constexpr,
     QUANT: tl.constexpr,
     PDL: tl.constexpr,
@@ -78,17 +75,16 @@ def decode_kernel(
     # What the kernel before does not write, and what follows from it, needs no waiting.
     length = tl.load(POSITIONS + m) + 1
     table = TABLES + tl.load(SLOTS + m).to(tl.int64) * table_stride
-    start = 0
-    before = 0
+    blocks = tl.cdiv(length, BT)
+    each = cut_of(length, SPLIT_TOKENS, SPLITS) * (SPLIT_TOKENS // BT)
+    active = tl.cdiv(blocks, each)
+    shared = 0
     if CASCADE:
-        start = tl.load(PREFIX + m)
-        before = stretches(start // PREFIX_BT, PREFIX_BT, PREFIX_SPLIT, SPLITS)
-    skipped = start // BT
-    blocks = tl.cdiv(length, BT) - skipped
-    active = stretches(blocks, BT, SPLIT_TOKENS, SPLITS)
-    if split < active:
-        first = skipped + blocks * split // active
-        last = skipped + blocks * (split + 1) // active
+        shared = shared_blocks(PREFIX, POSITIONS, m, BT, SPLIT_TOKENS, SPLITS)
+    # Stretches that lie in the prefix are done. The last one never is: the newest token is in it.
+    done = shared // each
+    if (split >= done) & (split < active):
+        first = tl.maximum(split * each, shared)
         if PDL:
             prefetch_block(KEYS, VALUES, table, h, first, HKV, D, PAGE, BT)
         wait_for_previous(PDL)
@@ -98,6 +94,20 @@ def decode_kernel(
         heads = h * GQ + r // TIMES
         live = r % TIMES == 0
         q = tl.load(QUERIES + (tl.cast(m, tl.int64) * HQ + heads)[:, None] * D + d[None, :])
+        slot = (tl.cast(m, tl.int64) * HQ + heads) * SPLITS + split
+        top = tl.full([16], float("-inf"), tl.float32)
+        total = tl.zeros([16], tl.float32)
+        acc = tl.zeros([D, 16], tl.float32)
+        if CASCADE:
+            begun = tl.zeros([16], tl.int32) + shared > split * each
+            top = tl.load(SUMS + slot * 2, mask=begun, other=float("-inf"), cache_modifier=".cg")
+            total = tl.load(SUMS + slot * 2 + 1, mask=begun, other=0.0, cache_modifier=".cg")
+            acc = tl.load(
+                OUTPUTS + slot[None, :] * D + d[:, None],
+                mask=begun[None, :],
+                other=0.0,
+                cache_modifier=".cg",
+            )
         top, total, acc = attend(
             q,
             KEYS,
@@ -105,36 +115,34 @@ def decode_kernel(
             table,
             h,
             first,
-            last,
+            tl.minimum((split + 1) * each, blocks),
             length,
             scale,
-            tl.full([16], float("-inf"), tl.float32),
-            tl.zeros([16], tl.float32),
-            tl.zeros([D, 16], tl.float32),
+            top,
+            total,
+            acc,
             HKV,
             D,
             PAGE,
             BT,
         )
-        if active + before == 1:
+        if active == 1:
             y = tl.trans(acc / total[None, :])
             store_outputs(y, heads, live, m, OUT, OSC, osc_stride, HQ, D, QUANT)
         else:
-            slot = (tl.cast(m, tl.int64) * HQ + heads) * (2 * SPLITS) + SPLITS + split
             tl.store(OUTPUTS + slot[None, :] * D + d[:, None], acc, mask=live[None, :])
             tl.store(SUMS + slot * 2, top, mask=live)
             tl.store(SUMS + slot * 2 + 1, total, mask=live)
             # Stores of all threads come before the count, the count before the last one's loads.
             tl.debug_barrier()
             arrived = tl.atomic_add(ARRIVED + m * HKV + h, 1, sem="acq_rel", scope="gpu")
-            if arrived == active - 1:
+            if arrived == active - done - 1:
                 tl.debug_barrier()
                 merge(
                     OUTPUTS,
                     SUMS,
                     m,
                     h,
-                    before,
                     active,
                     OUT,
                     OSC,
@@ -154,7 +162,6 @@ def merge(
     SUMS,
     m,
     h,
-    before,
     active,
     OUT,
     OSC,
@@ -165,13 +172,13 @@ def merge(
     SPLITS: tl.constexpr,
     QUANT: tl.constexpr,
 ):
-    """Add the stretches of a row's heads: the prefix's first, then the row's own."""
+    """Add the first ``active`` stretches of a row's heads, in order."""
     g = tl.arange(0, GQ)
-    s = tl.arange(0, 2 * SPLITS)
+    s = tl.arange(0, SPLITS)
     d = tl.arange(0, D)
-    used = (s < before) | ((s >= SPLITS) & (s < SPLITS + active))
+    used = s < active
     heads = h * GQ + g
-    slot = (tl.cast(m, tl.int64) * HQ + heads)[:, None] * (2 * SPLITS) + s[None, :]
+    slot = (tl.cast(m, tl.int64) * HQ + heads)[:, None] * SPLITS + s[None, :]
     top = tl.load(SUMS + slot * 2, mask=used[None, :], other=float("-inf"), cache_modifier=".cg")
     total = tl.load(SUMS + slot * 2 + 1, mask=used[None, :], other=0.0, cache_modifier=".cg")
     acc = tl.load(
@@ -209,9 +216,11 @@ def decode_attention(
     and ``positions`` int32 [M]: row m is token ``positions[m]`` of the context of ``slots[m]``.
     ``out``: bf16 rows, or quantised ones when D is 128.
 
-    Sharing: ``groups`` int32 [groups, 16] lists rows that have their first ``prefix[row]`` tokens
-    in common (a multiple of the page, at most ``positions[row]``); -1 for none, the first entry -1
-    for a group that is not used. Every row with ``prefix[row] > 0`` is in exactly one group.
+    Sharing: ``groups`` int32 [groups, 16] lists rows whose first tokens lie in the same pages; -1
+    for none, the first entry -1 for a group that is not used. ``prefix`` int32 [M, 2]: how many
+    tokens (a multiple of the page), and ``cut_on_host`` of the length; both the same in a group.
+    Every row with tokens in ``prefix`` is in exactly one group; a row that turns out to be shorter
+    than that, or cut otherwise, is left to itself.
     """
     quant = isinstance(out, Fp8Rows)
     page = keys.shape[2]
@@ -227,7 +236,6 @@ def decode_attention(
         weights,
         heads.rope,
         tables,
-        0,
         keys,
         values,
         queries,
@@ -237,7 +245,8 @@ def decode_attention(
     )
     cascade = prefix is not None and groups is not None
     if prefix is not None and groups is not None:
-        prefix_attention(queries, heads, keys, values, tables, slots, prefix, groups, work, pdl=pdl)
+        shared = (keys, values, tables, slots, positions, prefix, groups)
+        prefix_attention(queries, heads, *shared, work, schedule, pdl=pdl)
     decode_kernel[(m, heads.keys, SPLITS)](
         queries,
         keys,
@@ -261,8 +270,6 @@ def decode_attention(
         BT=block_tokens(page, schedule.block_tokens),
         SPLIT_TOKENS=schedule.split_tokens,
         SPLITS=SPLITS,
-        PREFIX_BT=block_tokens(page, PREFIX_SCHEDULE.block_tokens),
-        PREFIX_SPLIT=PREFIX_SCHEDULE.split_tokens,
         CASCADE=cascade,
         QUANT=quant,
         PDL=pdl,

@@ -1,8 +1,9 @@
 """The part of decode attention that rows of one voice share: its prefix, read once for all.
 
-A program serves one group of up to 16 rows, one kv head and one stretch of the prefix. It leaves
-its share in the workspace, where ``attention.decode_attention`` merges it before the row's own
-stretches.
+A program serves one group of up to 16 rows, one kv head and one stretch of their contexts. It folds
+the blocks of that stretch that lie in the prefix and leaves the running sums in the workspace,
+where ``attention.decode_attention`` takes them up: to the bit what the row's own program would have
+computed on the way, so that who is in a group, and whether there is one, shows in no result.
 """
 
 from __future__ import annotations
@@ -13,19 +14,35 @@ import triton.language as tl
 
 from .pages import (
     LOG2_E,
-    PREFIX_SCHEDULE,
     SPLITS,
     Heads,
+    Schedule,
     Workspace,
     attend,
     block_tokens,
     check_pages,
+    cut_of,
     prefetch_block,
-    stretches,
 )
 from .rounding import launch_options, let_next_start, wait_for_previous
 
 GROUP_ROWS = 16
+
+
+@triton.jit
+def shared_blocks(
+    PREFIX, POSITIONS, m, BT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, SPLITS: tl.constexpr
+):
+    """Blocks of row ``m`` (a number or many) that its group folds.
+
+    0 where the row's own position says that it is cut otherwise than its group or does not see all
+    of the prefix: the host knows positions only of rows that have not ended.
+    """
+    tokens = tl.load(PREFIX + m * 2)
+    cut = tl.load(PREFIX + m * 2 + 1)
+    position = tl.load(POSITIONS + m)
+    taken = (tokens <= position) & (cut == cut_of(position + 1, SPLIT_TOKENS, SPLITS))
+    return tl.where(taken, tokens // BT, 0)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -36,6 +53,7 @@ def prefix_kernel(
     TABLES,
     table_stride,
     SLOTS,
+    POSITIONS,
     PREFIX,
     GROUPS,
     OUTPUTS,
@@ -58,47 +76,49 @@ def prefix_kernel(
     GQ: tl.constexpr = HQ // HKV
     R: tl.constexpr = ROWS * GQ
     leader = tl.load(GROUPS + group * ROWS)
-    if leader < 0:
+    shared = 0
+    each = 1
+    if leader >= 0:
+        shared = tl.load(PREFIX + leader * 2) // BT
+        each = tl.load(PREFIX + leader * 2 + 1) * (SPLIT_TOKENS // BT)
+    first = split * each
+    if first < shared:
+        table = TABLES + tl.load(SLOTS + leader).to(tl.int64) * table_stride
+        if PDL:
+            prefetch_block(KEYS, VALUES, table, h, first, HKV, D, PAGE, BT)
+        r = tl.arange(0, R)
+        d = tl.arange(0, D)
+        row = tl.load(GROUPS + group * ROWS + r // GQ)
+        safe = tl.maximum(row, 0)
+        live = (row >= 0) & (shared_blocks(PREFIX, POSITIONS, safe, BT, SPLIT_TOKENS, SPLITS) > 0)
+        at = safe.to(tl.int64) * HQ + h * GQ + r % GQ
+        wait_for_previous(PDL)
+        let_next_start(PDL)
+        top, total, acc = attend(
+            tl.load(QUERIES + at[:, None] * D + d[None, :]),
+            KEYS,
+            VALUES,
+            table,
+            h,
+            first,
+            tl.minimum(first + each, shared),
+            shared * BT,
+            scale,
+            tl.full([R], float("-inf"), tl.float32),
+            tl.zeros([R], tl.float32),
+            tl.zeros([D, R], tl.float32),
+            HKV,
+            D,
+            PAGE,
+            BT,
+        )
+        slot = at * SPLITS + split
+        tl.store(OUTPUTS + slot[None, :] * D + d[:, None], acc, mask=live[None, :])
+        tl.store(SUMS + slot * 2, top, mask=live)
+        tl.store(SUMS + slot * 2 + 1, total, mask=live)
+    else:
         # Were every group unused and none waited, the kernel after this one would start too early.
         wait_for_previous(PDL)
-    else:
-        end = tl.load(PREFIX + leader)
-        blocks = end // BT
-        active = stretches(blocks, BT, SPLIT_TOKENS, SPLITS)
-        if split < active:
-            table = TABLES + tl.load(SLOTS + leader).to(tl.int64) * table_stride
-            first = blocks * split // active
-            if PDL:
-                prefetch_block(KEYS, VALUES, table, h, first, HKV, D, PAGE, BT)
-            r = tl.arange(0, R)
-            d = tl.arange(0, D)
-            row = tl.load(GROUPS + group * ROWS + r // GQ)
-            live = row >= 0
-            at = tl.maximum(row, 0).to(tl.int64) * HQ + h * GQ + r % GQ
-            wait_for_previous(PDL)
-            let_next_start(PDL)
-            top, total, acc = attend(
-                tl.load(QUERIES + at[:, None] * D + d[None, :]),
-                KEYS,
-                VALUES,
-                table,
-                h,
-                first,
-                blocks * (split + 1) // active,
-                end,
-                scale,
-                tl.full([R], float("-inf"), tl.float32),
-                tl.zeros([R], tl.float32),
-                tl.zeros([D, R], tl.float32),
-                HKV,
-                D,
-                PAGE,
-                BT,
-            )
-            slot = at * (2 * SPLITS) + split
-            tl.store(OUTPUTS + slot[None, :] * D + d[:, None], acc, mask=live[None, :])
-            tl.store(SUMS + slot * 2, top, mask=live)
-            tl.store(SUMS + slot * 2 + 1, total, mask=live)
 
 
 def prefix_attention(
@@ -108,15 +128,18 @@ def prefix_attention(
     values: torch.Tensor,
     tables: torch.Tensor,
     slots: torch.Tensor,
+    positions: torch.Tensor,
     prefix: torch.Tensor,
     groups: torch.Tensor,
     work: Workspace,
+    schedule: Schedule,
     *,
     pdl: bool = False,
 ) -> None:
     """Fold shared prefixes into ``work``, for ``queries`` bf16 [M, HQ, D].
 
-    ``prefix`` int32 [M] and ``groups`` int32 [groups, 16] as in ``attention.decode_attention``.
+    ``prefix`` int32 [M, 2] and ``groups`` int32 [groups, 16] as in ``attention.decode_attention``,
+    and the schedule that it uses.
     """
     check_pages(keys, values, False, heads)
     page = keys.shape[2]
@@ -127,6 +150,7 @@ def prefix_attention(
         tables,
         tables.stride(0),
         slots,
+        positions,
         prefix,
         groups,
         work.outputs,
@@ -136,10 +160,10 @@ def prefix_attention(
         HKV=heads.keys,
         D=heads.dim,
         PAGE=page,
-        BT=block_tokens(page, PREFIX_SCHEDULE.block_tokens),
+        BT=block_tokens(page, schedule.block_tokens),
         ROWS=GROUP_ROWS,
-        SPLIT_TOKENS=PREFIX_SCHEDULE.split_tokens,
+        SPLIT_TOKENS=schedule.split_tokens,
         SPLITS=SPLITS,
         PDL=pdl,
-        **launch_options(warps=PREFIX_SCHEDULE.warps, stages=PREFIX_SCHEDULE.stages, pdl=pdl),
+        **launch_options(warps=schedule.warps, stages=schedule.stages, pdl=pdl),
     )

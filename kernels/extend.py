@@ -2,7 +2,8 @@
 
 ``heads.store_heads`` has written the chunk's own keys and values, so the chunk and everything
 before it are read from pages alike. The query heads of a kv head are folded into the rows of a
-program: grouped-query attention without repeating keys.
+program: grouped-query attention without repeating keys. Where the chunk begins and how long it is
+lie on the device, so that one recorded launch serves every chunk of up to its number of rows.
 """
 
 from __future__ import annotations
@@ -19,17 +20,16 @@ PROGRAM_ROWS = 128
 """Query rows of a program: tokens times the query heads of a kv head."""
 
 
-@triton.jit(do_not_specialize=["L", "start", "osc_stride"])
+@triton.jit(do_not_specialize=["osc_stride"])
 def extend_kernel(
     Q,
     KEYS,
     VALUES,
     TABLE,
+    SPAN,
     OUT,
     OSC,
     osc_stride,
-    L,
-    start,
     scale,
     HQ: tl.constexpr,
     HKV: tl.constexpr,
@@ -39,49 +39,52 @@ def extend_kernel(
     R: tl.constexpr,
     QUANT: tl.constexpr,
 ):
-    """grid (ceil(L / (R / (HQ / HKV))), HKV)."""
+    """grid (ceil(rows / (R / (HQ / HKV))), HKV)."""
     GQ: tl.constexpr = HQ // HKV
+    start = tl.load(SPAN)
+    L = tl.load(SPAN + 1)
     # Late tokens see most keys: give their programs out first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     h = tl.program_id(1)
-    r = tl.arange(0, R)
-    token = tile * (R // GQ) + r // GQ
-    live = token < L
-    heads = h * GQ + r % GQ
-    d = tl.arange(0, D)
-    t = tl.arange(0, BT)
-    at = (token.to(tl.int64) * HQ + heads)[:, None] * D + d[None, :]
-    q = tl.load(Q + at, mask=live[:, None], other=0.0)
-    last = tl.minimum(start + (tile + 1) * (R // GQ), start + L)
-    top = tl.full([R], float("-inf"), tl.float32)
-    total = tl.zeros([R], tl.float32)
-    acc = tl.zeros([R, D], tl.float32)
-    for block in tl.range(0, tl.cdiv(last, BT)):
-        first = block * BT
-        page = tl.load(TABLE + first // PAGE).to(tl.int64)
-        base = ((page * HKV + h) * PAGE + first % PAGE) * D
-        k = tl.load(KEYS + base + t[None, :] * D + d[:, None])
-        v = tl.load(
-            VALUES + base + t[:, None] * D + d[None, :],
-            mask=(first + t < last)[:, None],
-            other=0.0,
-        )
-        seen = first + t[None, :] <= tl.minimum(start + token, last - 1)[:, None]
-        score = tl.where(seen, dot(q, k) * scale, float("-inf"))
-        # Every row sees token 0, so the maximum is finite from the first block on.
-        higher = tl.maximum(top, tl.max(score, axis=1))
-        fade = tl.exp2(top - higher)
-        p = tl.exp2(score - higher[:, None])
-        total = total * fade + tl.sum(p, axis=1)
-        acc = acc * fade[:, None] + dot(bf16(p), v)
-        top = higher
-    y = bf16(acc / total[:, None])
-    if QUANT:
-        value, group = quantise_rows(y.to(tl.float32))
-        tl.store(OUT + at, value, mask=live[:, None])
-        tl.store(OSC + heads * osc_stride + token, group, mask=live)
-    else:
-        tl.store(OUT + at, y, mask=live[:, None])
+    if tile * (R // GQ) < L:
+        r = tl.arange(0, R)
+        token = tile * (R // GQ) + r // GQ
+        live = token < L
+        heads = h * GQ + r % GQ
+        d = tl.arange(0, D)
+        t = tl.arange(0, BT)
+        at = (token.to(tl.int64) * HQ + heads)[:, None] * D + d[None, :]
+        q = tl.load(Q + at, mask=live[:, None], other=0.0)
+        last = tl.minimum(start + (tile + 1) * (R // GQ), start + L)
+        top = tl.full([R], float("-inf"), tl.float32)
+        total = tl.zeros([R], tl.float32)
+        acc = tl.zeros([R, D], tl.float32)
+        for block in tl.range(0, tl.cdiv(last, BT)):
+            first = block * BT
+            page = tl.load(TABLE + first // PAGE).to(tl.int64)
+            base = ((page * HKV + h) * PAGE + first % PAGE) * D
+            k = tl.load(KEYS + base + t[None, :] * D + d[:, None])
+            v = tl.load(
+                VALUES + base + t[:, None] * D + d[None, :],
+                mask=(first + t < last)[:, None],
+                other=0.0,
+            )
+            seen = first + t[None, :] <= tl.minimum(start + token, last - 1)[:, None]
+            score = tl.where(seen, dot(q, k) * scale, float("-inf"))
+            # Every row sees token 0, so the maximum is finite from the first block on.
+            higher = tl.maximum(top, tl.max(score, axis=1))
+            fade = tl.exp2(top - higher)
+            p = tl.exp2(score - higher[:, None])
+            total = total * fade + tl.sum(p, axis=1)
+            acc = acc * fade[:, None] + dot(bf16(p), v)
+            top = higher
+        y = bf16(acc / total[:, None])
+        if QUANT:
+            value, group = quantise_rows(y.to(tl.float32))
+            tl.store(OUT + at, value, mask=live[:, None])
+            tl.store(OSC + heads * osc_stride + token, group, mask=live)
+        else:
+            tl.store(OUT + at, y, mask=live[:, None])
 
 
 def extend_attention(
@@ -90,28 +93,29 @@ def extend_attention(
     keys: torch.Tensor,
     values: torch.Tensor,
     table: torch.Tensor,
-    start: int,
+    span: torch.Tensor,
     out: torch.Tensor | Fp8Rows,
 ) -> None:
-    """out [L, HQ D] <- causal attention of ``queries`` bf16 [L, HQ, D], tokens ``start`` onwards.
+    """out [M, HQ D] <- causal attention of ``queries`` bf16 [M, HQ, D].
 
-    ``table`` int32: the pages of this context in order, covering ``start + L`` tokens.
+    ``span`` int32 [2]: (start, count), the first ``count`` rows are tokens ``start`` onwards and
+    the others are left alone. ``table`` int32: the pages of this context in order, covering
+    ``start + count`` tokens.
     """
     quant = isinstance(out, Fp8Rows)
     check_pages(keys, values, quant, heads)
-    length = queries.shape[0]
     page = keys.shape[2]
     rows = PROGRAM_ROWS
-    extend_kernel[(triton.cdiv(length, rows // (heads.queries // heads.keys)), heads.keys)](
+    tokens = rows // (heads.queries // heads.keys)
+    extend_kernel[(triton.cdiv(queries.shape[0], tokens), heads.keys)](
         queries,
         keys,
         values,
         table,
+        span,
         out.values if isinstance(out, Fp8Rows) else out,
         out.scales if isinstance(out, Fp8Rows) else queries,
         out.scales.stride(0) if isinstance(out, Fp8Rows) else 0,
-        length,
-        start,
         LOG2_E * heads.dim**-0.5,
         HQ=heads.queries,
         HKV=heads.keys,

@@ -67,7 +67,7 @@ def repeat_rows(x, TIMES: tl.constexpr, R: tl.constexpr, D: tl.constexpr):
     return tl.reshape(tl.broadcast_to(x[:, None, :], [R, TIMES, D]), [R * TIMES, D])
 
 
-@triton.jit(do_not_specialize=["M", "start", "sq_stride", "table_stride"])
+@triton.jit(do_not_specialize=["M", "sq_stride", "table_stride"])
 def store_heads_kernel(
     QKV,
     SQ,
@@ -80,11 +80,11 @@ def store_heads_kernel(
     table_stride,
     SLOTS,
     POSITIONS,
+    SPAN,
     KEYS,
     VALUES,
     OUT,
     M,
-    start,
     K,
     eps,
     SPLITS: tl.constexpr,
@@ -101,7 +101,8 @@ def store_heads_kernel(
 ):
     """grid (M, HKV): one token's queries of a kv head to OUT, its key and value to their page.
 
-    DECODE: each row has its own position and table; else rows are successive tokens of one context.
+    DECODE: each row has its own position and table; else rows are successive tokens of one context,
+    as many as SPAN says, and rows behind them write nothing.
     """
     m = tl.program_id(0)
     h = tl.program_id(1)
@@ -111,11 +112,14 @@ def store_heads_kernel(
     live = g < GQ
     one = tl.arange(0, 1)
     d = tl.arange(0, D)
-    position = start + m
     table = TABLES
     if DECODE:
+        count = m + 1
         position = tl.load(POSITIONS + m)
         table += tl.load(SLOTS + m).to(tl.int64) * table_stride
+    else:
+        count = tl.load(SPAN + 1)
+        position = tl.load(SPAN) + tl.minimum(m, count - 1)
     page = tl.load(table + position // PAGE).to(tl.int64)
     cos, sin = load_turn(COS, SIN, position + one, D)
     wait_for_previous(PDL)
@@ -134,10 +138,11 @@ def store_heads_kernel(
     q = rotate_heads(q, cos, sin, GQ2, D)
     k = rotate_heads(k, cos, sin, 1, D)
     out = tl.cast(m, tl.int64) * (HQ * D) + heads[:, None] * D + d[None, :]
-    tl.store(OUT + out, bf16(q), mask=live[:, None])
+    kept = m + one < count
+    tl.store(OUT + out, bf16(q), mask=live[:, None] & kept[:, None])
     at = ((page * HKV + h) * PAGE + position % PAGE) * D + one[:, None] * D + d[None, :]
-    tl.store(KEYS + at, bf16(k))
-    tl.store(VALUES + at, bf16(v * factor))
+    tl.store(KEYS + at, bf16(k), mask=kept[:, None])
+    tl.store(VALUES + at, bf16(v * factor), mask=kept[:, None])
 
 
 def store_heads(
@@ -146,12 +151,12 @@ def store_heads(
     qk_weights: tuple[torch.Tensor, torch.Tensor] | None,
     rope: tuple[torch.Tensor, torch.Tensor],
     table: torch.Tensor,
-    start: int,
     keys: torch.Tensor,
     values: torch.Tensor,
     queries: torch.Tensor,
     eps: float,
     *,
+    span: torch.Tensor | None = None,
     rows: tuple[torch.Tensor, torch.Tensor] | None = None,
     pdl: bool = False,
 ) -> None:
@@ -160,10 +165,13 @@ def store_heads(
     ``qkv`` [S, M, (HQ + 2 HKV) D] fp32 partials or bf16 (S 1); ``normed``: the rows it came from,
     when their rms factor is still to be applied. ``qk_weights``: bf16 [D] each, or None.
     ``keys``/``values`` bf16 [pages, HKV, page, D] are written; ``queries`` bf16 [M, HQ, D] is the
-    output. Prefill: tokens ``start`` onwards of the context whose pages ``table`` int32 [pages]
-    names. Decode: ``rows`` is (slots, positions), int32 [M] each, and ``table`` int32
-    [slots, pages].
+    output. Prefill: ``span`` int32 [2] is (start, count): the first ``count`` rows, at least one,
+    are tokens ``start`` onwards of the context whose pages ``table`` int32 [pages] names; of the
+    others nothing is written. Decode: ``rows`` is (slots, positions), int32 [M] each, and ``table``
+    int32 [slots, pages]. ValueError unless exactly one of the two is given.
     """
+    if (span is None) == (rows is None):
+        raise ValueError("rows of one context have a span, rows of many have slots and positions")
     m, hq, d = queries.shape
     hkv = keys.shape[1]
     qn, kn = qk_weights if qk_weights is not None else (rope[0], rope[0])
@@ -182,11 +190,11 @@ def store_heads(
         table.stride(0),
         slots,
         positions,
+        table if span is None else span,
         keys,
         values,
         queries,
         m,
-        start,
         depth,
         eps,
         SPLITS=qkv.shape[0],

@@ -221,7 +221,7 @@ def mx_decode_kernel(
             NATIVE,
         )
         live = r % TIMES == 0
-        slot = row * (2 * SPLITS) + SPLITS + split
+        slot = row * SPLITS + split
         tl.store(OUTPUTS + slot[:, None] * D + d[None, :], acc, mask=live[:, None])
         tl.store(SUMS + slot * 2, top, mask=live)
         tl.store(SUMS + slot * 2 + 1, total, mask=live)
@@ -229,7 +229,7 @@ def mx_decode_kernel(
         arrived = tl.atomic_add(ARRIVED + m * HKV + h, 1, sem="acq_rel", scope="gpu")
         if arrived == active - 1:
             tl.debug_barrier()
-            merge(OUTPUTS, SUMS, m, h, 0, active, OUT, OUT, 0, HQ, GQ, D, SPLITS, False)
+            merge(OUTPUTS, SUMS, m, h, active, OUT, OUT, 0, HQ, GQ, D, SPLITS, False)
             tl.store(ARRIVED + m * HKV + h, 0)
 
 

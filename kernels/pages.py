@@ -16,15 +16,16 @@ from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows
 
 LOG2_E = 1.4426950408889634
 SPLITS = 8
-"""Most stretches of a context, and of a prefix."""
+"""Most stretches of a context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """How decode attention is cut up, the same for all batch sizes: bits follow from the first two.
 
-    ``block_tokens`` is 32 or 64 (32 where it does not divide the page); a context is cut into more
-    stretches only from ``split_tokens`` on.
+    ``block_tokens`` is 32 or 64 (32 where it does not divide the page). A context is cut into
+    stretches of ``split_tokens``, or of twice that where ``SPLITS`` of them do not cover it, or of
+    three times that, and so on (``cut_of``).
     """
 
     block_tokens: int
@@ -32,11 +33,15 @@ class Schedule:
     stages: int
     warps: int = 4
 
+    def __post_init__(self) -> None:
+        if self.split_tokens % self.block_tokens:
+            raise ValueError(
+                f"stretches of {self.split_tokens} tokens are not whole blocks of "
+                f"{self.block_tokens}"
+            )
+
 
 SCHEDULE = Schedule(64, 256, 3)
-"""A row's own context."""
-PREFIX_SCHEDULE = Schedule(64, 256, 3)
-"""A shared prefix."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +61,8 @@ class Heads:
 class Workspace:
     """Scratch of decode attention for up to ``rows`` rows, shared by all layers.
 
-    ``queries`` bf16 [rows, heads, D]; ``outputs`` fp32 [rows, heads, 2 SPLITS, D], ``sums`` fp32
-    [rows, heads, 2 SPLITS, 2] (maximum, denominator); ``arrived`` int32 [rows, kv heads], zero
+    ``queries`` bf16 [rows, heads, D]; ``outputs`` fp32 [rows, heads, SPLITS, D], ``sums`` fp32
+    [rows, heads, SPLITS, 2] (maximum, denominator); ``arrived`` int32 [rows, kv heads], zero
     between launches.
     """
 
@@ -68,7 +73,7 @@ class Workspace:
 
     @staticmethod
     def empty(rows: int, heads: Heads, device: torch.device | str) -> Workspace:
-        wide = (rows, heads.queries, 2 * SPLITS)
+        wide = (rows, heads.queries, SPLITS)
         return Workspace(
             torch.zeros(rows, heads.queries, heads.dim, dtype=torch.bfloat16, device=device),
             torch.zeros(*wide, heads.dim, device=device),
@@ -81,6 +86,16 @@ class Workspace:
 def stretches(blocks, BT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, SPLITS: tl.constexpr):
     """How many stretches ``blocks`` blocks of BT tokens are cut into."""
     return tl.minimum(tl.cdiv(blocks * BT, SPLIT_TOKENS), SPLITS)
+
+
+@triton.jit
+def cut_of(length, SPLIT_TOKENS: tl.constexpr, SPLITS: tl.constexpr):
+    """How many times SPLIT_TOKENS a stretch of a context of ``length`` tokens is.
+
+    Contexts of one cut are cut at the same tokens, so that what one program folds of a prefix is
+    to the bit what each row would have folded itself.
+    """
+    return tl.cdiv(length, SPLITS * SPLIT_TOKENS)
 
 
 @triton.jit
@@ -156,6 +171,11 @@ def store_outputs(
         tl.store(OSC + heads * osc_stride + m, scale, mask=live)
     else:
         tl.store(OUT + at, bf16(y), mask=live[:, None])
+
+
+def cut_on_host(length: int, schedule: Schedule = SCHEDULE) -> int:
+    """``cut_of`` for the host."""
+    return -(-length // (SPLITS * schedule.split_tokens))
 
 
 def block_tokens(page: int, most: int = 64) -> int:

@@ -31,7 +31,7 @@ from shoal.kernels.extend import extend_attention
 from shoal.kernels.gemm import add_partials, gemm_partials, gemm_reference
 from shoal.kernels.mxfp8 import Mx, dequantise_mx, gemm_mx, quantise_mx
 from shoal.kernels.norm import add_norm, whole_norm
-from shoal.kernels.pages import SCHEDULE, Schedule
+from shoal.kernels.pages import SCHEDULE, Schedule, cut_on_host
 from shoal.kernels.quantise import Fp8Rows, Fp8Weight, dequantise_weight, quantise, quantise_weight
 from shoal.kernels.sampler import FastInput, Sampling, SlowToken, sample
 from shoal.kernels.swiglu import swiglu
@@ -190,7 +190,8 @@ def attention(bench: Bench) -> None:
         )
         bench.row("attention", f"sdpa {m}x{context}", us=sdpa)
         if m % 16 == 0:
-            prefix = torch.full_like(step.positions, 384)
+            cut = torch.full_like(step.positions, cut_on_host(context + 1, step.schedule))
+            prefix = torch.stack([torch.full_like(cut, 384), cut], 1)
             step.tables[:, : 384 // PAGE] = step.tables[0, : 384 // PAGE]
             groups = step.slots.view(-1, 16)
             shared = bench.us(
@@ -204,7 +205,8 @@ def attention(bench: Bench) -> None:
     for length, start in ((64, 512), (512, 0), (512, 1500)):
         q, out = random(length, HQ, DIM), Fp8Rows.empty(length, HQ * DIM, "cuda")
         pages = (step.keys[0], step.values[0], step.tables[0])
-        us = bench.us([lambda s=start: extend_attention(q, step.slow, *pages, s, out)])
+        span = torch.tensor([start, length], dtype=torch.int32, device="cuda")
+        us = bench.us([lambda s=span: extend_attention(q, step.slow, *pages, s, out)])
         flops = 4 * length * (start + length / 2) * HQ * DIM
         bench.row("attention", f"extend {length}@{start}", us=us, tflops=flops * 1e-6 / us)
 

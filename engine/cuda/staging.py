@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from shoal.kernels.cascade import GROUP_ROWS
 from shoal.kernels.join import apply_joins, apply_joins_reference
 
 from ..runner import BoolArray, Int32Array, StepPlan
+from .sharing import Group, Sharing, groups_for
 from .slot_state import SlotState
 
 BUFFERS = 2
@@ -23,28 +25,46 @@ BUFFERS = 2
 
 @dataclass(frozen=True, slots=True)
 class StagedPlan:
-    """A packed plan: which buffer set, how many rows, and how much of the buffer is used."""
+    """A packed plan: which buffer set, how many rows, and how much of the buffer is used.
+
+    ``shared``: rows that share a prefix are grouped, for a step that attends to it once.
+    """
 
     buffer: int
     rows: int
     joins: int
     grants: int
     used: int
+    shared: bool = False
 
 
 class StepStaging:
     """Pinned host buffers for plans and results, and the device buffer a plan is copied into.
 
-    A plan is ``[buffer | rows (max_rows) | join records | grants]``. Results are int32
-    ``[max_rows, codebooks + 3]``: the column, whether the row ended, its generation.
+    A plan is ``[buffer | rows (max_rows) | prefix (max_rows, 2) | groups (groups_for(max_rows),
+    GROUP_ROWS) | join records | grants]``; prefix and groups are as ``decode_attention`` takes
+    them. Results are int32 ``[max_rows, codebooks + 3]``: the column, whether the row ended, its
+    generation.
     """
 
-    def __init__(self, slots: SlotState, max_rows: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        slots: SlotState,
+        max_rows: int,
+        device: torch.device,
+        sharing: Sharing | None = None,
+    ) -> None:
+        """``sharing``: finds rows with a prefix in common; None: none is looked for."""
         self._slots = slots
+        self._sharing = sharing
         self._max_rows = max_rows
         self._table_lengths = [0] * (slots.slots + 1)
         self._on_gpu = device.type == "cuda"
-        size = 1 + max_rows * (1 + slots.record_width + 2)
+        most_groups = groups_for(max_rows)
+        self._prefix_at = 1 + max_rows
+        self._groups_at = self._prefix_at + 2 * max_rows
+        self._records_at = self._groups_at + most_groups * GROUP_ROWS
+        size = self._records_at + max_rows * (slots.record_width + 2)
         width = slots.codebooks + 3
 
         def host(*shape: int) -> list[torch.Tensor]:
@@ -61,6 +81,9 @@ class StepStaging:
         self.buffer = self._device_plan[:1]
         self.rows = self._device_plan[1 : 1 + max_rows]
         self.rows.fill_(slots.dummy)
+        self.prefix = self._device_plan[self._prefix_at : self._groups_at].view(max_rows, 2)
+        groups = self._device_plan[self._groups_at : self._records_at]
+        self.groups = groups.view(most_groups, GROUP_ROWS).fill_(-1)
         self.results = torch.zeros(BUFFERS, max_rows, width, dtype=torch.int32, device=device)
 
     def pack(self, plan: StepPlan, bucket: int) -> StagedPlan:
@@ -76,7 +99,7 @@ class StepStaging:
         out[0] = buffer
         out[1 : 1 + rows] = plan.slots
         out[1 + rows : 1 + bucket] = self._slots.dummy
-        at = 1 + self._max_rows
+        at = self._records_at
         width, pages = self._slots.record_width, self._slots.max_pages
         for join in plan.joins:
             if len(join.table) > pages:
@@ -94,7 +117,31 @@ class StepStaging:
             out[at : at + 2] = (grant.slot * pages + place, grant.page)
             self._table_lengths[grant.slot] = place + 1
             at += 2
-        return StagedPlan(buffer, rows, len(plan.joins), len(plan.grants), at)
+        shared = self._share(plan, out, rows, bucket)
+        return StagedPlan(buffer, rows, len(plan.joins), len(plan.grants), at, shared)
+
+    def _share(self, plan: StepPlan, out: Int32Array, rows: int, bucket: int) -> bool:
+        """Group the rows that have a prefix in common; whether any are."""
+        sharing = self._sharing
+        if sharing is None:
+            return False
+        for join in plan.joins:
+            sharing.join(join)
+        slots = out[1 : 1 + rows]
+        groups = sharing.groups(slots)
+        sharing.ran(slots)
+        if groups:
+            self._write_groups(groups, out, bucket)
+        return bool(groups)
+
+    def _write_groups(self, groups: list[Group], out: Int32Array, bucket: int) -> None:
+        prefix = out[self._prefix_at : self._prefix_at + 2 * bucket].reshape(bucket, 2)
+        prefix[:] = 0
+        table = out[self._groups_at : self._records_at].reshape(-1, GROUP_ROWS)
+        table[: groups_for(bucket)] = -1
+        for index, group in enumerate(groups):
+            table[index, : len(group.rows)] = group.rows
+            prefix[group.rows] = (group.tokens, group.cut)
 
     def send(self, staged: StagedPlan) -> None:
         """Copy a packed plan to the device, apply its joins and grants. On the current stream."""
@@ -103,7 +150,7 @@ class StepStaging:
         )
         if staged.joins or staged.grants:
             apply = apply_joins if self._on_gpu else apply_joins_reference
-            records = self._device_plan[1 + self._max_rows :]
+            records = self._device_plan[self._records_at :]
             apply(records, self._slots.state, self._slots.tables, staged.joins, staged.grants)
 
     def fetch(self, staged: StagedPlan) -> None:

@@ -9,6 +9,7 @@ plans or threads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from shoal.kernels.norm import NormedRows
 from shoal.kernels.quantise import Fp8Rows
 from shoal.kernels.sampler import SlowToken, sample
 
+from .sharing import groups_for
 from .slot_state import SlotState
 from .stack import make_stack
 from .staging import StepStaging
@@ -39,6 +41,11 @@ class KvPool:
 
     keys: Tensor
     values: Tensor
+
+    @property
+    def scratch_page(self) -> int:
+        """The page that nobody reads."""
+        return self.keys.shape[1] - 1
 
     @staticmethod
     def empty(
@@ -92,8 +99,11 @@ class DecodeStep:
         ]
         self._fast_values = [torch.zeros_like(keys) for keys in self._fast_keys]
 
-    def run(self) -> None:
-        """Feed every row's column, draw its next one, and bring the slots' state forward."""
+    def run(self, *, shared: bool = False) -> None:
+        """Feed every row's column, draw its next one, and bring the slots' state forward.
+
+        ``shared``: attend to shared prefixes as the staged groups say. The same bits either way.
+        """
         weights, slots, rows = self._weights, self._slots, self._row_slots
         torch.index_select(slots.positions, 0, rows, out=self._positions)
         embed(
@@ -106,7 +116,7 @@ class DecodeStep:
             slots=rows,
             pdl=self._pdl,
         )
-        self._slow.run(self._attend)
+        self._slow.run(partial(self._attend, shared))
         hidden = self._slow.normed
         sample(
             self._slow.logits(hidden),
@@ -177,6 +187,7 @@ class DecodeStep:
 
     def _attend(
         self,
+        shared: bool,
         index: int,
         layer: Layer,
         qkv: Tensor,
@@ -194,6 +205,8 @@ class DecodeStep:
             self._positions,
             self._work,
             out,
+            prefix=self._staging.prefix[: self._rows] if shared else None,
+            groups=self._staging.groups[: groups_for(self._rows)] if shared else None,
             pdl=self._pdl,
         )
 

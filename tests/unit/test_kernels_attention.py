@@ -16,12 +16,18 @@ from shoal.kernels.extend import extend_attention
 from shoal.kernels.fast_attention import fast_attention
 from shoal.kernels.heads import heads_reference, rope_tables, store_heads
 from shoal.kernels.norm import NormedRows
-from shoal.kernels.pages import Heads, Workspace, attention_reference, gather_pages
+from shoal.kernels.pages import (
+    Heads,
+    Workspace,
+    attention_reference,
+    cut_on_host,
+    gather_pages,
+)
 from shoal.kernels.quantise import Fp8Rows, dequantise_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-6
-PAGES, PAGE = 24, 32
+PAGE = 32
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -39,7 +45,7 @@ def make_heads(dim: int, qk_norm: bool, queries: int = 8, keys: int = 2) -> Head
         keys,
         dim,
         EPS,
-        rope_tables(512, dim, 1e6, DEVICE),
+        rope_tables(2304, dim, 1e6, DEVICE),
         weights[0].bfloat16() if qk_norm else None,
         weights[1].bfloat16() if qk_norm else None,
     )
@@ -122,18 +128,23 @@ class Step:
 
 
 def make_step(
-    positions: list[int], dim: int = 128, qk_norm: bool = True, parts: int = 2, normed: bool = True
+    positions: list[int],
+    dim: int = 128,
+    qk_norm: bool = True,
+    parts: int = 2,
+    normed: bool = True,
+    pages: int = 48,
 ) -> Step:
     heads = make_heads(dim, qk_norm)
     m = len(positions)
-    shuffled = torch.randperm(PAGES, generator=torch.Generator().manual_seed(5))
-    tables = torch.zeros(m + 1, 12, dtype=torch.int32)
+    shuffled = torch.randperm(pages, generator=torch.Generator().manual_seed(5))
+    tables = torch.zeros(m + 1, max(positions) // PAGE + 2, dtype=torch.int32)
     used = 0
     for row, position in enumerate(positions):
         count = position // PAGE + 1
         tables[m - row, :count] = shuffled[used : used + count]
         used += count
-    assert used <= PAGES
+    assert used <= pages
     width = (heads.queries + 2 * heads.keys) * dim
     rows = None
     if normed:
@@ -141,8 +152,8 @@ def make_step(
         rows.squares.copy_(random(2, m, seed=6).abs() * 256)
     return Step(
         heads,
-        random(PAGES, heads.keys, PAGE, dim, seed=3).bfloat16(),
-        random(PAGES, heads.keys, PAGE, dim, seed=4).bfloat16(),
+        random(pages, heads.keys, PAGE, dim, seed=3).bfloat16(),
+        random(pages, heads.keys, PAGE, dim, seed=4).bfloat16(),
         tables.to(DEVICE),
         torch.tensor([m - row for row in range(m)], dtype=torch.int32, device=DEVICE),
         torch.tensor(positions, dtype=torch.int32, device=DEVICE),
@@ -187,10 +198,11 @@ def test_bits_of_a_decoded_row_do_not_depend_on_its_neighbours() -> None:
         assert torch.equal(out.scales, full.scales[:, chosen])
 
 
-def shared(step: Step, pages: int) -> Step:
-    """The same step with the first ``pages`` pages of every row those of row 0."""
+def shared(step: Step, pages: int, rows: int) -> Step:
+    """The same step with the first ``pages`` pages of the first ``rows`` rows those of row 0."""
     tables = step.tables.clone()
-    tables[:, :pages] = step.tables[step.slots[0], :pages]
+    for row in range(rows):
+        tables[step.slots[row], :pages] = step.tables[step.slots[0], :pages]
     return replace(step, tables=tables)
 
 
@@ -201,20 +213,64 @@ def groups_of(rows: list[list[int]]) -> torch.Tensor:
     return table.to(DEVICE)
 
 
-@pytest.mark.parametrize("pages", [1, 5])
-def test_a_shared_prefix_is_read_once_and_changes_nothing(pages: int) -> None:
-    step = shared(make_step([pages * PAGE, pages * PAGE + 1, 180, 190]), pages)
-    prefix = torch.full((4,), pages * PAGE, dtype=torch.int32, device=DEVICE)
-    prefix[3] = 0  # a row on its own, in no group
-    together = step.rows([0, 1, 2, 3])
-    out = together.run(prefix, groups_of([[0, 1, 2], []]))
+def sharing(tokens: list[int], positions: list[int]) -> torch.Tensor:
+    """int32 [M, 2]: what each row shares, and how its context is cut."""
+    pairs = [(n, cut_on_host(p + 1)) for n, p in zip(tokens, positions, strict=True)]
+    return torch.tensor(pairs, dtype=torch.int32, device=DEVICE)
+
+
+@pytest.mark.parametrize("pages", [1, 5, 8, 9])
+def test_a_shared_prefix_is_read_once_and_changes_no_bit(pages: int) -> None:
+    """Prefixes that end within a stretch, with one, and behind one; a row of nothing else."""
+    positions = [pages * PAGE, pages * PAGE + 1, 300, 290, 180]
+    step = shared(make_step(positions), pages, rows=4)
+    tokens = [pages * PAGE] * 4 + [0]
+    plain = step.rows([0, 1, 2, 3, 4])
+    expected = plain.run()
+    together = step.rows([0, 1, 2, 3, 4])
+    prefix = sharing(tokens, positions)
+    out = together.run(prefix, groups_of([[0, 1, 2, 3], []]))
+    assert torch.equal(out.values.float(), expected.values.float())
+    assert torch.equal(out.scales, expected.scales)
     assert relative(dequantise_rows(out), together.expected()) < 0.032
-    for row in (0, 2, 3):
-        alone = step.rows([row])
-        group = [0] if prefix[row] else []
-        single = alone.run(prefix[row][None], groups_of([group]))
-        assert torch.equal(single.values.float(), out.values[[row]].float())
-        assert torch.equal(single.scales, out.scales[:, [row]])
+    split = step.rows([0, 1, 2, 3, 4]).run(prefix, groups_of([[0, 2], [3], [1]]))
+    assert torch.equal(split.values.float(), expected.values.float())
+    for row in (0, 2, 4):
+        alone = step.rows([row]).run(prefix[[row]], groups_of([[0] if tokens[row] else []]))
+        assert torch.equal(alone.values.float(), expected.values[[row]].float())
+        assert torch.equal(alone.scales, expected.scales[:, [row]])
+
+
+def test_a_group_reads_its_prefix_and_rows_go_on_from_it() -> None:
+    """With another prefix in the group's table than in the row's own, the group's shows."""
+    positions = [2 * PAGE + 3, 2 * PAGE + 9]
+    step = make_step(positions)
+    whole = shared(step, 2, rows=2).rows([0, 1]).run()
+    lied_to = step.rows([0, 1]).run(sharing([2 * PAGE] * 2, positions), groups_of([[0, 1]]))
+    assert torch.equal(lied_to.values.float(), whole.values.float())
+    assert not torch.equal(step.rows([0, 1]).run().values.float(), whole.values.float())
+
+
+def test_a_row_that_is_not_what_the_host_took_it_for_is_left_to_itself() -> None:
+    positions = [3 * PAGE + 5, 3 * PAGE - 1, 3 * PAGE + 7]
+    step = shared(make_step(positions), 3, rows=1)
+    expected = step.rows([0, 1, 2]).run()
+    prefix = sharing([3 * PAGE] * 3, positions)
+    prefix[2, 1] = 2  # as though it were long
+    out = step.rows([0, 1, 2]).run(prefix, groups_of([[0, 1, 2]]))
+    assert torch.equal(out.values.float(), expected.values.float())
+    assert torch.equal(out.scales, expected.scales)
+
+
+def test_a_long_context_is_cut_into_longer_stretches() -> None:
+    assert [cut_on_host(n) for n in (1, 2048, 2049, 4096, 4097)] == [1, 1, 2, 2, 3]
+    step = make_step([2047, 2051], pages=160)
+    out = step.rows([0, 1])
+    assert relative(dequantise_rows(out.run()), out.expected()) < 0.032
+
+
+def span_of(start: int, count: int) -> torch.Tensor:
+    return torch.tensor([start, count], dtype=torch.int32, device=DEVICE)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -231,13 +287,14 @@ def test_prefill_in_chunks_is_causal_attention(dim: int) -> None:
         part = qkv[:, start:end].contiguous()
         queries = torch.empty(end - start, 8, dim, dtype=torch.bfloat16, device=DEVICE)
         weights = (heads.query_weight, heads.key_weight)
-        store_heads(part, None, weights, heads.rope, table, start, keys, values, queries, EPS)
+        span = span_of(start, end - start)
+        store_heads(part, None, weights, heads.rope, table, keys, values, queries, EPS, span=span)
         out = torch.full((end - start, 8 * dim), float("nan"), device=DEVICE).bfloat16()
-        extend_attention(queries, heads, keys, values, table, start, out)
+        extend_attention(queries, heads, keys, values, table, span, out)
         rows.append(out)
         if dim == 128:
             quantised = Fp8Rows.empty(end - start, 8 * dim, DEVICE)
-            extend_attention(queries, heads, keys, values, table, start, quantised)
+            extend_attention(queries, heads, keys, values, table, span, quantised)
             assert relative(dequantise_rows(quantised), out) < 0.032
     x = qkv[0].view(total, 12, dim)
     at = torch.arange(total, device=DEVICE)
@@ -247,6 +304,30 @@ def test_prefill_in_chunks_is_causal_attention(dim: int) -> None:
     assert torch.equal(gather_pages(values, table, total), x[:, 10:])
     expected = attention_reference(q, k, x[:, 10:], 0).flatten(1)
     assert relative(torch.cat(rows), expected) < 5e-3
+
+
+def test_rows_behind_the_end_of_a_chunk_write_nothing_and_change_nothing() -> None:
+    """A chunk of 37 tokens in buffers of 37, of 64, and of 100 rows."""
+    heads = make_heads(128, qk_norm=True)
+    table = torch.tensor([7, 3, 11, 0], dtype=torch.int32, device=DEVICE)
+    start, count = 20, 37
+    qkv = random(2, 100, 12 * 128, seed=8)
+    weights = (heads.query_weight, heads.key_weight)
+    kept: list[list[torch.Tensor]] = []
+    for rows in (count, 64, 100):
+        keys, values = (random(12, 2, PAGE, 128, seed=s).bfloat16() for s in (3, 4))
+        queries = torch.full((rows, 8, 128), 7.0, dtype=torch.bfloat16, device=DEVICE)
+        out = torch.full((rows, 8 * 128), 7.0, device=DEVICE).bfloat16()
+        part, span = qkv[:, :rows].contiguous(), span_of(start, count)
+        store_heads(part, None, weights, heads.rope, table, keys, values, queries, EPS, span=span)
+        extend_attention(queries, heads, keys, values, table, span, out)
+        assert (queries[count:] == 7).all()
+        assert (out[count:] == 7).all()
+        kept.append([keys, values, queries[:count], out[:count]])
+    for other in kept[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(kept[0], other, strict=True))
+    with pytest.raises(ValueError, match="span"):
+        store_heads(part, None, weights, heads.rope, table, keys, values, queries, EPS)
 
 
 @pytest.mark.parametrize(("dim", "qk_norm"), [(128, False), (64, True)])
@@ -294,6 +375,6 @@ def test_pages_and_heads_that_do_not_fit_are_refused() -> None:
     pages = torch.zeros(2, 2, 32, 64, dtype=torch.bfloat16, device=DEVICE)
     queries = torch.zeros(1, 8, 64, dtype=torch.bfloat16, device=DEVICE)
     with pytest.raises(ValueError, match="no quantisation group"):
-        extend_attention(queries, heads, pages, pages, step.tables[0], 0, out)
+        extend_attention(queries, heads, pages, pages, step.tables[0], span_of(0, 1), out)
     with pytest.raises(ValueError, match="no quantisation group"):
         fast_attention(queries.view(1, 1, 512), None, heads, pages, pages, 0, out)

@@ -183,6 +183,7 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     pages = torch.empty(8, 8, 64, 128, dtype=torch.bfloat16)
     number = torch.zeros(m, dtype=torch.int32)
     table = torch.zeros(m, 16, dtype=torch.int32)
+    prefix = torch.zeros(m, 2, dtype=torch.int32)
     where = (pages, pages, table, number, number)
     work = Workspace.empty(m, heads, "cpu")
     out = Fp8Rows.empty(m, 4096, "cpu")
@@ -191,14 +192,18 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield (
         "attention-cascade",
         lambda: decode_attention(
-            qkv, rows, heads, *where, work, out, prefix=number, groups=table, pdl=True
+            qkv, rows, heads, *where, work, out, prefix=prefix, groups=table, pdl=True
         ),
     )
-    yield "attention-extend", lambda: extend_attention(queries, heads, pages, pages, table, 64, out)
+    span = number[:2]
+    yield (
+        "attention-extend",
+        lambda: extend_attention(queries, heads, pages, pages, table, span, out),
+    )
     yield (
         "attention-store",
         lambda: store_heads(
-            qkv, rows, (weight, weight), heads.rope, table, 0, pages, pages, queries, 1e-6
+            qkv, rows, (weight, weight), heads.rope, table, pages, pages, queries, 1e-6, span=span
         ),
     )
     fast = torch.empty(m, 8, 16, 128, dtype=torch.bfloat16)
