@@ -132,14 +132,14 @@ class VoiceStore:
         found: list[VoiceInfo] = []
         for entry in sorted(self._root.iterdir()):
             if _ID.fullmatch(entry.name):
-                try:
-                    facts = self._facts(entry)
-                except UnknownVoice:  # removed meanwhile
-                    continue
-                found.append(
-                    VoiceInfo(entry.name, float(facts["seconds"]), float(facts["created_at"]))
-                )
+                with suppress(UnknownVoice):  # removed meanwhile
+                    found.append(self.info(entry.name))
         return tuple(found)
+
+    def info(self, voice_id: str) -> VoiceInfo:
+        """Raises :class:`UnknownVoice`."""
+        facts = self._facts(self._place(voice_id))
+        return VoiceInfo(voice_id, float(facts["seconds"]), float(facts["created_at"]))
 
     def load(self, voice_id: str) -> StoredVoice:
         """Recordings and transcripts. Raises :class:`UnknownVoice`."""
@@ -162,7 +162,7 @@ class VoiceStore:
 
     def stamp(self, voice_id: str) -> float:
         """Changes when the voice is replaced. Raises :class:`UnknownVoice`."""
-        return float(self._facts(self._place(voice_id))["created_at"])
+        return self.info(voice_id).created_at
 
     def codes(self, voice_id: str, fingerprint: str, stamp: float) -> tuple[Int32Array, ...] | None:
         """Codes int32 [frames, codebooks] per reference as ``fingerprint``'s codec made them of the

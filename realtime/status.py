@@ -11,7 +11,7 @@ from .answers import gateway_of
 
 
 def routes() -> list[BaseRoute]:
-    return [Route("/v1/health", _health), Route("/metrics", _metrics)]
+    return [Route("/v1/health", _health, methods=["GET", "POST"]), Route("/metrics", _metrics)]
 
 
 async def _health(request: Request) -> Response:
