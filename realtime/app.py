@@ -12,15 +12,18 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from shoal.engine.api import Engine
 
 from . import page, status
 from .answers import error_response
 from .config import ServerConfig
+from .cors import cors
 from .dialects import fish_live
 from .gateway import Gateway, Refusal
-from .rest import tts
+from .rest import models, references, tts, wallet
 
 
 def create_app(engine: Engine, config: ServerConfig) -> Starlette:
@@ -36,17 +39,38 @@ def create_app(engine: Engine, config: ServerConfig) -> Starlette:
             await gateway.stop()
 
     app = Starlette(
-        routes=[*status.routes(), *page.routes(), *fish_live.routes(), *tts.routes()],
+        routes=[
+            *status.routes(),
+            *page.routes(),
+            *fish_live.routes(),
+            *tts.routes(),
+            *models.routes(),
+            *references.routes(),
+            *wallet.routes(),
+        ],
+        middleware=cors(config.allow_origins),
         exception_handlers={HTTPException: _http_error, 500: _server_error},
         lifespan=lifespan,
     )
+    app.router.default = _nowhere
     app.state.gateway = gateway
     return app
 
 
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    """No route matched: a WebSocket is told so before its upgrade, as a request is."""
+    if scope["type"] == "websocket":
+        refusal = error_response(Refusal(404, "Not Found"))
+        await WebSocket(scope, receive, send).send_denial_response(refusal)
+    else:
+        raise HTTPException(404)
+
+
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_response(Refusal(error.status_code, error.detail))
+    response = error_response(Refusal(error.status_code, error.detail))
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _server_error(_: Request, __: Exception) -> Response:
