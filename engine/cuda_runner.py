@@ -8,7 +8,7 @@ device. Three engine threads share a runner, each with streams and buffers of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -61,11 +61,14 @@ class CudaRunner:
         pdl: bool = True,
         prefill_rows: int = PREFILL_ROWS,
         sharing: bool = True,
+        buckets: Sequence[int] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         """``pages``: what fits the device and a full context for every slot, when not given.
         ``prefill_rows``: columns of a prefill graph at most; decode waits for the longest kernel of
-        one. ``sharing``: attend once to a prefix that many rows have in common."""
+        one. ``sharing``: attend once to a prefix that many rows have in common. ``buckets``:
+        numbers of rows to capture steps for, ascending to ``slots``; the usual ones when not given.
+        """
         self._say = progress or (lambda _line: None)
         # What is left of the codec in float32 multiplies in TF32, and cuDNN looks for the fastest
         # convolution of each captured shape.
@@ -93,7 +96,7 @@ class CudaRunner:
         )
         pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, device)
         state = SlotState(slots, config.codebooks, max_pages, pages, device)
-        self._buckets = buckets_up_to(slots)
+        self._buckets = buckets_up_to(slots) if buckets is None else tuple(buckets)
         finder = Sharing(slots + 1, PAGE_TOKENS) if sharing and slots >= SHARING_ROWS else None
         self._staging = StepStaging(state, slots, device, finder)
         work = Workspace.empty(slots, weights.slow.layers[0].heads, device)

@@ -1,0 +1,400 @@
+"""Times prefill on the GPU, decode beside it, and attention to a prefix that many rows share.
+
+    python -P loadtest/bench_prefill.py [--json FILE] [--parts prefill,beside,shared,neighbours]
+
+Random weights of S2 Pro's shape. *prefill*: an utterance of each length behind a context, recorded
+graphs against single launches, in bf16 and in FP8, and whether both write the same bits. *beside*:
+steps of 64 rows while another thread prefills a voice of 2,000 columns over and over, by the length
+of a prefill graph. *shared*: steps of 64 rows on one voice of 1,000 columns, its keys and values
+read once for 16 rows or by each row. *neighbours*: a row's draws must not depend on who shares its
+voice. Prints tables; exits non-zero when bits differ that must not, or a step stalls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.engine.cuda.buckets import PREFILL_SIZES, buckets_up_to
+from shoal.engine.cuda.prefill import Prefill, PrefillPass
+from shoal.engine.cuda.step import KvPool
+from shoal.engine.cuda.weights import CudaWeights, StackWeights, device_weights
+from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
+from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
+from shoal.engine.runner import Join, PrefillChunk, SlotSampling, StepPlan
+
+LENGTHS = (12, 16, 32, 48, 64, 96, 128, 192, 256)
+CONTEXTS = (0, 512, 1536)
+"""Whole pages, so that a chunk has its pages to itself."""
+ROWS = 64
+CONTEXT = 512
+VOICE = 2000
+SHARED = (256, 512, 1000)
+REPEATS = 20
+STEPS = 60
+GPU = torch.device("cuda")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def ms(seconds: Sequence[float], share: float = 0.5) -> float:
+    ordered = sorted(seconds)
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3, 3)
+
+
+def timed(run: Callable[[], None], repeats: int = REPEATS) -> list[float]:
+    times: list[float] = []
+    for index in range(repeats + 3):
+        begun = time.perf_counter()
+        run()
+        if index >= 3:
+            times.append(time.perf_counter() - begun)
+    return times
+
+
+def columns(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """int32 [count, 1 + codebooks]: semantic tokens with codes."""
+    draw = np.random.default_rng(seed)
+    out = draw.integers(0, S2_PRO.codebook_size, (count, 1 + S2_PRO.codebooks), dtype=np.int32)
+    out[:, 0] += S2_PRO.semantic_begin or 0
+    return out
+
+
+# Prefill alone ------------------------------------------------------------------------------------
+
+
+def same_bits(
+    before: tuple[torch.Tensor, torch.Tensor], after: KvPool, pages: Sequence[int]
+) -> bool:
+    at = torch.tensor(pages, device=GPU)
+    kept = zip(before, (after.keys, after.values), strict=True)
+    return all(torch.equal(old[:, at], new[:, at]) for old, new in kept)
+
+
+def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
+    good = True
+    rows: list[dict[str, Any]] = []
+    slow = S2_PRO.slow
+    pages = -(-(max(CONTEXTS) + VOICE) // PAGE_TOKENS)
+    for name, stack in (("bf16", weights.prefill), ("fp8", weights.slow)):
+        pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, GPU)
+        recorded, graph_s, held = make_prefill(weights, stack, pool, pages, 256)
+        single, _, _ = make_prefill(weights, stack, pool, pages, 256, capture=False)
+        say(f"{name}: {graph_s:.1f} s to compile and capture, buffers of {held:.2f} GiB")
+        table = tuple(range(pages))
+        for at in range(0, max(CONTEXTS), 256):
+            recorded.run(PrefillChunk(columns(256, at), at, table))
+        for context in CONTEXTS:
+            for length in LENGTHS:
+                chunk = PrefillChunk(columns(length, length), context, table)
+                touched = table[context // PAGE_TOKENS : -(-(context + length) // PAGE_TOKENS)]
+                recorded.run(chunk)
+                kept = (pool.keys.clone(), pool.values.clone())
+                at = torch.tensor(touched, device=GPU)
+                pool.keys[:, at] = 0
+                pool.values[:, at] = 0
+                torch.cuda.synchronize()
+                single.run(chunk)
+                torch.cuda.synchronize()
+                equal = same_bits(kept, pool, touched)
+                del kept
+                good &= equal
+                row = {
+                    "dtype": name,
+                    "columns": length,
+                    "context": context,
+                    "graph_ms": ms(timed(partial(recorded.run, chunk))),
+                    "single_ms": ms(timed(partial(single.run, chunk), 5)),
+                    "same_bits": equal,
+                }
+                rows.append(row)
+                say(f"  {row}")
+        voice = PrefillChunk(columns(VOICE, 1), 0, table)
+        for size in (128, 256, 512, 1024):
+            whole, _, _ = make_prefill(weights, stack, pool, pages, size)
+            row = {
+                "dtype": name,
+                "columns": VOICE,
+                "context": 0,
+                "graph_rows": size,
+                "graph_ms": ms(timed(partial(whole.run, voice), 5)),
+            }
+            rows.append(row)
+            say(f"  {row}")
+            del whole
+        del recorded, single, pool
+        gc.collect()
+        torch.cuda.empty_cache()
+    out["prefill"] = rows
+    return good
+
+
+def make_prefill(
+    weights: CudaWeights,
+    stack: StackWeights,
+    pool: KvPool,
+    pages: int,
+    rows: int,
+    *,
+    capture: bool = True,
+) -> tuple[Prefill, float, float]:
+    """A prefill of graphs of up to ``rows`` rows, or of single launches; seconds, GiB."""
+    begun, before = time.perf_counter(), torch.cuda.memory_allocated()
+    sizes = buckets_up_to(rows, PREFILL_SIZES)
+    made = Prefill(PrefillPass(weights, stack, pool, sizes, pages, GPU), pool, GPU)
+    if capture:
+        made.capture()
+    taken = (torch.cuda.memory_allocated() - before) / 2**30
+    return made, time.perf_counter() - begun, taken
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Drives a runner's steps, two in flight."""
+
+    def __init__(self, runner: CudaRunner) -> None:
+        self.runner = runner
+        self._step = 0
+
+    def run(
+        self, slots: Sequence[int], count: int, joins: Sequence[Join] = ()
+    ) -> tuple[list[float], np.ndarray[Any, np.dtype[np.int32]]]:
+        """Seconds between results, and columns int32 [count, rows, 1 + codebooks]."""
+        times: list[float] = []
+        drawn: list[np.ndarray[Any, np.dtype[np.int32]]] = []
+        pending: list[int] = []
+        last = time.perf_counter()
+        for index in range(count):
+            plan = StepPlan(self._step, tuple(slots), tuple(joins) if not index else ())
+            self.runner.launch(plan)
+            pending.append(self._step)
+            self._step += 1
+            if len(pending) == 2:
+                drawn.append(self.runner.collect(pending.pop(0)).columns)
+                now = time.perf_counter()
+                times.append(now - last)
+                last = now
+        drawn.extend(self.runner.collect(step).columns for step in pending)
+        return times[2:], np.stack(drawn)
+
+
+def make_runner(weights: CudaWeights, pages: int, **options: Any) -> CudaRunner:
+    config = replace(S2_PRO, max_seq_len=4096)
+    runner = CudaRunner(
+        config,
+        weights,
+        random_codec(GPU),
+        slots=ROWS,
+        pages=pages,
+        device=GPU,
+        buckets=options.pop("buckets", (ROWS,)),
+        **options,
+    )
+    begun = time.perf_counter()
+    runner.warm_up()
+    say(f"  (captured in {time.perf_counter() - begun:.1f} s)")
+    return runner
+
+
+def joins(
+    context: int, shared: int, slots: Sequence[int], first_page: int
+) -> tuple[tuple[Join, ...], int]:
+    """A join for each slot at ``context``, its first ``shared`` pages those of slot 0."""
+    sampling = SlotSampling(temperature=0.7, top_p=0.7, top_k=30, seed=1)
+    each = -(-(context + 8 * STEPS) // PAGE_TOKENS) - shared
+    own = first_page + shared
+    common = tuple(range(first_page, own))
+    made: list[Join] = []
+    for slot in slots:
+        table = common + tuple(range(own + slot * each, own + (slot + 1) * each))
+        made.append(Join(slot, 1, context, 0, columns(1, slot)[0], table, sampling))
+    return tuple(made), own + (max(slots) + 1) * each
+
+
+def beside(weights: CudaWeights, out: dict[str, Any]) -> bool:
+    good = True
+    rows: list[dict[str, Any]] = []
+    slots = tuple(range(ROWS))
+    voice_pages = -(-VOICE // PAGE_TOKENS)
+    made, pages = joins(CONTEXT, 0, slots, voice_pages)
+    table = tuple(range(voice_pages))
+    narrow = replace(weights, prefill=weights.slow)
+    for name, chosen, sizes in (("bf16", weights, (64, 128, 256, 512)), ("fp8", narrow, (256,))):
+        for size in sizes:
+            runner = make_runner(chosen, pages, prefill_rows=size, sharing=False)
+            steps = Steps(runner)
+            steps.run(slots, 8, made)
+            alone, _ = steps.run(slots, 2 * STEPS)
+            done = threading.Event()
+            spent: list[float] = []
+
+            def prefills(
+                runner: CudaRunner = runner,
+                done: threading.Event = done,
+                spent: list[float] = spent,
+                size: int = size,
+            ) -> None:
+                while not done.is_set():
+                    begun = time.perf_counter()
+                    for at in range(0, VOICE, size):
+                        part = columns(min(size, VOICE - at), at)
+                        runner.prefill(PrefillChunk(part, at, table))
+                    spent.append(time.perf_counter() - begun)
+
+            thread = threading.Thread(target=prefills)
+            thread.start()
+            time.sleep(0.05)
+            busy, _ = steps.run(slots, 2 * STEPS)
+            done.set()
+            thread.join()
+            begun = time.perf_counter()
+            for at in range(0, VOICE, size):
+                runner.prefill(PrefillChunk(columns(min(size, VOICE - at), at), at, table))
+            row = {
+                "dtype": name,
+                "graph_rows": size,
+                "step_ms": ms(alone),
+                "step_p99_ms": ms(alone, 0.99),
+                "beside_ms": ms(busy),
+                "beside_p99_ms": ms(busy, 0.99),
+                "beside_worst_ms": ms(busy, 1.0),
+                "p99_ratio": round(ms(busy, 0.99) / ms(alone, 0.99), 2),
+                "voice_ms": round(statistics.median(spent) * 1e3, 1),
+                "voice_alone_ms": round((time.perf_counter() - begun) * 1e3, 1),
+            }
+            rows.append(row)
+            say(f"  {row}")
+            good &= ms(busy, 1.0) < 46.4  # a frame's time: longer would be heard
+            runner.close()
+            del runner, steps
+            gc.collect()
+            torch.cuda.empty_cache()
+    out["beside"] = rows
+    return good
+
+
+def shared(weights: CudaWeights, out: dict[str, Any]) -> bool:
+    good = True
+    rows: list[dict[str, Any]] = []
+    slots = tuple(range(ROWS))
+    pages = max(joins(n + 200, n // PAGE_TOKENS, slots, 0)[1] for n in SHARED)
+    drawn: dict[int, dict[str, Any]] = {n: {} for n in SHARED}
+    for name, on in (("each row", False), ("once", True)):
+        runner = make_runner(weights, pages, sharing=on)
+        steps = Steps(runner)
+        for length in SHARED:
+            made, _ = joins(length + 200, length // PAGE_TOKENS, slots, 0)
+            for at in range(0, length, 256):
+                part = columns(min(256, length - at), at)
+                runner.prefill(PrefillChunk(part, at, made[0].table))
+            tail = columns(length + 200 - length // PAGE_TOKENS * PAGE_TOKENS, 3)
+            for join in made:
+                start = length // PAGE_TOKENS * PAGE_TOKENS
+                runner.prefill(PrefillChunk(tail[: join.position - start], start, join.table))
+            first = steps.run(slots, 8, made)[1]
+            times, more = steps.run(slots, STEPS)
+            drawn[length][name] = (np.concatenate([first, more]), times)
+        runner.close()
+        del runner, steps
+        gc.collect()
+        torch.cuda.empty_cache()
+    for length in SHARED:
+        (plain, each), (cascade, once) = drawn[length]["each row"], drawn[length]["once"]
+        equal = bool(np.array_equal(plain, cascade))
+        good &= equal
+        row = {
+            "prefix": length,
+            "context": length + 200,
+            "each_row_ms": ms(each),
+            "once_ms": ms(once),
+            "same_draws": equal,
+        }
+        rows.append(row)
+        say(f"  {row}")
+    out["shared"] = rows
+    return good
+
+
+def neighbours(weights: CudaWeights, out: dict[str, Any]) -> bool:
+    """A stream on a shared voice: alone, among strangers, and with others on its voice."""
+    slots = tuple(range(ROWS))
+    length = 1024
+    made, end = joins(length + 40, length // PAGE_TOKENS, slots, 0)
+    strangers, pages = joins(length + 40, 0, slots, end)
+    runner = make_runner(weights, pages, buckets=(1, 32, ROWS))
+    steps = Steps(runner)
+    for at in range(0, length, 256):
+        runner.prefill(PrefillChunk(columns(256, at), at, made[0].table))
+    for join in made:
+        runner.prefill(PrefillChunk(columns(40, 7), length, join.table))
+    companies = {
+        "alone": (made[:1], slots[:1]),
+        "strangers": ((*made[:1], *strangers[1:]), slots),
+        "one voice": (made, slots),
+        "some of one voice": (made[:20], slots[:20]),
+        "mixed": ((*made[:40], *strangers[40:]), slots),
+    }
+    drawn = {name: steps.run(at, 24, joined)[1][:, 0] for name, (joined, at) in companies.items()}
+    result = {name: bool(np.array_equal(got, drawn["alone"])) for name, got in drawn.items()}
+    say(f"  same draws as alone: {result}")
+    out["neighbours"] = result
+    runner.close()
+    return all(result.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--parts", default="prefill,neighbours,shared,beside")
+    args = parser.parse_args()
+    out: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    tokenizer = byte_tokenizer(S2_PRO)
+    weights = device_weights(
+        S2_PRO,
+        random_weights(S2_PRO, GPU),
+        S2_PRO.semantic_ids(tokenizer.semantic),
+        tokenizer.end_token,
+        dtype="fp8",
+        device=GPU,
+    )
+    torch.cuda.empty_cache()
+    parts: dict[str, Callable[[CudaWeights, dict[str, Any]], bool]] = {
+        "prefill": prefill,
+        "beside": beside,
+        "shared": shared,
+        "neighbours": neighbours,
+    }
+    good = True
+    for name in args.parts.split(","):
+        say(name)
+        passed = parts[name](weights, out)
+        good &= passed
+        out["good"] = good
+        if not passed:
+            say(f"{name}: WRONG")
+        if args.json:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps(out, indent=1))
+        gc.collect()
+        torch.cuda.empty_cache()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
