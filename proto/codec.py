@@ -244,13 +244,13 @@ def server_fields(
                 "event": "aligned",
                 "segment": message.segment,
                 "text": message.text,
-                "offset_ms": _ms(message.offset_s),
-                "audio_ms": _ms(message.audio_s),
+                "offset_s": round(message.offset_s, 4),
+                "audio_s": round(message.audio_s, 4),
                 "words": [
                     {
                         "text": word.text,
-                        "start_ms": _ms(word.start_s),
-                        "end_ms": _ms(word.end_s),
+                        "start_s": round(word.start_s, 4),
+                        "end_s": round(word.end_s, 4),
                         "begin": word.begin,
                         "end": word.end,
                     }

@@ -12,14 +12,25 @@ from typing import Final
 from urllib.parse import urlsplit
 
 QUERY_NAMES: Final = ("api_key", "token")
+SUBPROTOCOL_KEY: Final = "bearer."
 
 
 def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """The key of a request: ``Authorization: Bearer``, else the query (browsers set no headers)."""
+    """The key of a request: ``Authorization: Bearer``, else a subprotocol ``bearer.KEY``, else the
+    query (browsers set no headers)."""
     scheme, _, credential = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credential.strip():
         return credential.strip()
+    for name in subprotocols(headers):
+        if name.startswith(SUBPROTOCOL_KEY) and name != SUBPROTOCOL_KEY:
+            return name.removeprefix(SUBPROTOCOL_KEY)
     return next((query[name] for name in QUERY_NAMES if query.get(name)), None)
+
+
+def subprotocols(headers: Mapping[str, str]) -> list[str]:
+    """What a WebSocket's client offers to speak. One of them may be its key: never log them."""
+    offered = headers.get("sec-websocket-protocol", "").split(",")
+    return [name.strip() for name in offered if name.strip()]
 
 
 def key_is_known(
@@ -52,10 +63,13 @@ def refusal(
     query: Mapping[str, str],
     keys: Sequence[str],
     allow_origins: Sequence[str],
+    is_token: Callable[[str], bool] | None = None,
 ) -> tuple[int, str] | None:
-    """The HTTP status and message to refuse with, or ``None``."""
+    """The HTTP status and message to refuse with, or ``None``. A token does for a key."""
     if keys:
-        if not key_is_known(presented_key(headers, query), keys):
+        key = presented_key(headers, query)
+        token = key is not None and is_token is not None and is_token(key)
+        if not (token or key_is_known(key, keys)):
             return 401, "Invalid or missing API key"
     elif not origin_is_allowed(headers, allow_origins):
         return 403, "Origin not allowed"

@@ -28,6 +28,7 @@ from .hub import Hub
 from .link import Dialect, Link
 from .metrics import Metrics
 from .session import Rules
+from .tokens import Tokens
 
 POOLING_AGENTS: Final = ("livekit-plugins-",)
 RETRY_AFTER_S: Final = 1
@@ -64,6 +65,7 @@ class Gateway:
         self.config = config
         self.engine = engine
         self.metrics = Metrics(engine.stats, engine.info.slots)
+        self.tokens = Tokens()
         self.ready = False
         self.draining = False
         self.failed = False
@@ -163,15 +165,28 @@ class Gateway:
 
     # Sockets ------------------------------------------------------------------------------------
 
-    def unauthorised(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Refusal | None:
+    def unauthorised(
+        self, headers: Mapping[str, str], query: Mapping[str, str], takes_token: bool = False
+    ) -> Refusal | None:
         """Why this client may not ask for anything, or ``None``."""
         config = self.config
-        unknown = auth.refusal(headers, query, config.api_keys, config.allow_origins)
+        unknown = auth.refusal(
+            headers,
+            query,
+            config.api_keys,
+            config.allow_origins,
+            self.tokens.holds if takes_token else None,
+        )
         return None if unknown is None else self._refused("auth", Refusal(*unknown))
 
-    def refusal(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Refusal | None:
-        """Why this client may not connect now, or ``None``."""
-        unknown = self.unauthorised(headers, query)
+    def refusal(
+        self, headers: Mapping[str, str], query: Mapping[str, str], takes_token: bool = False
+    ) -> Refusal | None:
+        """Why this client may not connect now, or ``None``.
+
+        ``takes_token``: a single-use token does for a key. It is spent when nothing else refuses.
+        """
+        unknown = self.unauthorised(headers, query, takes_token)
         if unknown is not None:
             return unknown
         if self.draining:
@@ -180,6 +195,8 @@ class Gateway:
             return self._refused("starting", Refusal(503, "Server is starting", RETRY_AFTER_S))
         if self._sockets >= self.config.max_sockets:
             return self._refused("sockets", Refusal(429, "Too many connections", RETRY_AFTER_S))
+        if takes_token and (key := auth.presented_key(headers, query)) is not None:
+            self.tokens.spend(key)
         return None
 
     def _refused(self, reason: str, refusal: Refusal) -> Refusal:
@@ -210,6 +227,7 @@ class Gateway:
             slots=info.slots,
             grace_s=config.pooled_grace_s if pools else config.grace_s,
             voices_by_reference=info.voices_by_reference,
+            model=info.model,
         )
         connection = Connection(next(self._numbers), link, dialect, rules, self._around)
         self._connections.add(connection)

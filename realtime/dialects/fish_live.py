@@ -1,7 +1,8 @@
-"""``/v1/tts/live``: Fish Audio's MessagePack frames over the session's messages.
+"""``/v1/tts/live`` and ``/v1/tts/live/with-timestamp``: Fish Audio's live endpoints.
 
-The handshake is answered at once, or refused with an HTTP status before the upgrade. Runs on the
-event loop.
+The handshake is answered at once, or refused with an HTTP status before the upgrade. How a socket
+writes is chosen there: MessagePack, or JSON with ``?protocol=json`` or the subprotocol
+``fish.v1.json``. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -13,27 +14,59 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from shoal.proto.codec import decode_client, encode_server
-from shoal.proto.errors import Code, ProtocolError
-from shoal.proto.messages import ClientMessage, ServerMessage
 from shoal.proto.request import is_voice_id
 from shoal.realtime.answers import error_response, gateway_of
+from shoal.realtime.auth import subprotocols
 from shoal.realtime.gateway import POOLING_AGENTS, Refusal
-from shoal.realtime.link import Dialect, Frame, Payload
 from shoal.realtime.websocket import Socket
 
-NAME: Final = "fish_live"
+from .fish_json import FishJson
+from .fish_timestamps import FishTimestamps
+from .fish_wire import FishWire
+
 PATH: Final = "/v1/tts/live"
+TIMESTAMP_PATH: Final = "/v1/tts/live/with-timestamp"
+SUBPROTOCOL: Final = "fish.v1"
+JSON_SUBPROTOCOL: Final = "fish.v1.json"
 
 
 def routes() -> list[BaseRoute]:
-    return [WebSocketRoute(PATH, _live), Route(PATH, _not_websocket)]
+    return [
+        WebSocketRoute(PATH, _live),
+        WebSocketRoute(TIMESTAMP_PATH, _with_timestamp),
+        Route(PATH, _not_websocket),
+        Route(TIMESTAMP_PATH, _not_websocket),
+    ]
 
 
 async def _live(websocket: WebSocket) -> None:
+    timestamps = _asks(websocket, "timestamps")
+    if _speaks_json(websocket):
+        await _serve(websocket, FishJson(timestamps))
+    else:
+        await _serve(websocket, FishWire(_asks(websocket, "ready"), timestamps))
+
+
+async def _with_timestamp(websocket: WebSocket) -> None:
+    if _speaks_json(websocket):
+        await _serve(websocket, FishJson(timestamps=True))
+    else:
+        await _serve(websocket, FishTimestamps(_asks(websocket, "ready")))
+
+
+def _asks(websocket: WebSocket, name: str) -> bool:
+    return websocket.query_params.get(name) in ("1", "true")
+
+
+def _speaks_json(websocket: WebSocket) -> bool:
+    asked = websocket.query_params.get("protocol") == "json"
+    return asked or _subprotocol(websocket) == JSON_SUBPROTOCOL
+
+
+async def _serve(websocket: WebSocket, wire: FishWire) -> None:
     gateway = gateway_of(websocket)
     headers, query = websocket.headers, websocket.query_params
-    refusal = gateway.refusal(headers, query)
+    refusal = gateway.refusal(headers, query, takes_token=True)
     if refusal is not None:
         await websocket.send_denial_response(error_response(refusal))
         return
@@ -41,10 +74,10 @@ async def _live(websocket: WebSocket) -> None:
     gateway.occupy()
     try:
         await websocket.accept(
-            headers=[(b"x-shoal-model", gateway.engine.info.model.encode("latin-1", "replace"))]
+            _subprotocol(websocket),
+            [(b"x-shoal-model", gateway.engine.info.model.encode("latin-1", "replace"))],
         )
-        dialect = Dialect(NAME, decode, encode)
-        await gateway.serve(Socket(websocket), dialect, reference_id(websocket), pools)
+        await gateway.serve(Socket(websocket), wire.dialect(), reference_id(websocket), pools)
     finally:
         gateway.vacate()
 
@@ -53,15 +86,10 @@ async def _not_websocket(_: Request) -> Response:
     return error_response(Refusal(426, "This endpoint speaks WebSocket"))
 
 
-def decode(frame: Frame) -> ClientMessage:
-    """:raises ProtocolError: a text frame, or bytes that are no message."""
-    if not isinstance(frame, bytes):
-        raise ProtocolError(Code.MALFORMED, "text frames are not used here: send MessagePack")
-    return decode_client(frame)
-
-
-def encode(message: ServerMessage, time_ms: int | None) -> list[Payload]:
-    return [encode_server(message, time_ms)]
+def _subprotocol(websocket: WebSocket) -> str | None:
+    """The one to confirm: never the one that carries a key."""
+    offered = subprotocols(websocket.headers)
+    return next((name for name in (JSON_SUBPROTOCOL, SUBPROTOCOL) if name in offered), None)
 
 
 def reference_id(websocket: WebSocket) -> str | None:
