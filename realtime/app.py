@@ -21,9 +21,9 @@ from . import page, status
 from .answers import error_response
 from .config import ServerConfig
 from .cors import cors
-from .dialects import fish_live
+from .dialects import cartesia, deepgram, elevenlabs, elevenlabs_http, fish_live, openai
 from .gateway import Gateway, Refusal
-from .rest import models, references, tts, wallet
+from .rest import models, references, tokens, tts, wallet
 
 
 def create_app(engine: Engine, config: ServerConfig) -> Starlette:
@@ -44,9 +44,15 @@ def create_app(engine: Engine, config: ServerConfig) -> Starlette:
             *page.routes(),
             *fish_live.routes(),
             *tts.routes(),
+            *tokens.routes(),
             *models.routes(),
             *references.routes(),
             *wallet.routes(),
+            *openai.routes(),
+            *elevenlabs.routes(),
+            *elevenlabs_http.routes(),
+            *deepgram.routes(),
+            *cartesia.routes(),
         ],
         middleware=cors(config.allow_origins),
         exception_handlers={HTTPException: _http_error, 500: _server_error},
