@@ -21,6 +21,8 @@ from ..runner import Int32Array, Join
 LEAST_SAVED = 12_288
 """Tokens, over all rows, that need not be read again: with fewer, the second kernel of a layer
 costs more than it saves."""
+LEAST_MEMBERS = 3
+"""Slots of a family that is looked at."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,10 +53,12 @@ class Sharing:
         self._first = np.full(slots, -1, np.int32)
         self._common = np.zeros(slots, np.int32)
         self._positions = np.zeros(slots, np.int64)
-        # A family's first member's table, and its members. What two tables have in common with a
-        # third they have in common with each other, whether or not the third is still in use.
-        self._tables: dict[int, tuple[int, ...]] = {}
+        self._tables: list[tuple[int, ...]] = [()] * slots
+        # A family's members, its latest table, and the one that the others are held against: what
+        # two tables have in common with a third, still in use or not, they have with each other.
         self._members: dict[int, int] = {}
+        self._latest: dict[int, tuple[int, ...]] = {}
+        self._measures: dict[int, tuple[int, ...]] = {}
 
     def join(self, join: Join) -> None:
         """A slot starts anew."""
@@ -63,15 +67,22 @@ class Sharing:
         if left >= 0:
             self._members[left] -= 1
             if not self._members[left]:
-                del self._members[left], self._tables[left]
+                del self._members[left], self._latest[left], self._measures[left]
         self._positions[slot] = join.position
+        self._tables[slot] = table
         if not table:
             self._first[slot] = -1
             return
-        self._first[slot] = table[0]
-        known = self._tables.setdefault(table[0], table)
-        self._members[table[0]] = self._members.get(table[0], 0) + 1
-        self._common[slot] = _agree(known, table)
+        first = table[0]
+        self._first[slot] = first
+        self._members[first] = self._members.get(first, 0) + 1
+        self._common[slot] = _agree(self._measures.setdefault(first, table), table)
+        if _agree(self._latest.get(first, table), table) > self._common[slot]:
+            # The page has come to begin another voice than the slots of old had.
+            self._measures[first] = table
+            for member in np.flatnonzero(self._first == first):
+                self._common[member] = _agree(table, self._tables[member])
+        self._latest[first] = table
 
     def ran(self, slots: Int32Array) -> None:
         """A step of these slots was launched."""
@@ -80,14 +91,16 @@ class Sharing:
     def groups(self, slots: Int32Array) -> list[Group]:
         """Groups of a step with these slots as rows, most sharing first and as many as the step has
         room for; none when it would not pay. Every row is in one group at most."""
-        shared = [first for first, members in self._members.items() if members > 1]
-        if not shared:
+        largest = [first for first, members in self._members.items() if members >= LEAST_MEMBERS]
+        if not largest:
             return []
+        # Bounds the time that this takes of a step: families beyond would find no room.
+        largest.sort(key=lambda first: -self._members[first])
         firsts = self._first[slots]
         found: list[Group] = []
-        for first in shared:
+        for first in largest[: groups_for(len(slots))]:
             rows = np.flatnonzero(firsts == first).astype(np.int32)
-            if len(rows) < 2:
+            if len(rows) < LEAST_MEMBERS:
                 continue
             lengths = self._positions[slots[rows]] + 1
             longest, shortest = cut_on_host(int(lengths.max())), cut_on_host(int(lengths.min()))
@@ -107,7 +120,7 @@ class Sharing:
         count = -(-len(rows) // GROUP_ROWS)
         for part in range(count):
             some = rows[len(rows) * part // count : len(rows) * (part + 1) // count]
-            if len(some) < 2:
+            if len(some) < LEAST_MEMBERS:
                 continue
             at = slots[some]
             pages = min(
