@@ -23,7 +23,7 @@ from .config import ServerConfig
 from .cors import cors
 from .dialects import cartesia, deepgram, elevenlabs, elevenlabs_http, fish_live, openai
 from .gateway import Gateway, Refusal
-from .rest import models, references, tokens, tts, wallet
+from .rest import models, openapi, references, tokens, tts, wallet
 
 
 def create_app(engine: Engine, config: ServerConfig) -> Starlette:
@@ -48,6 +48,7 @@ def create_app(engine: Engine, config: ServerConfig) -> Starlette:
             *models.routes(),
             *references.routes(),
             *wallet.routes(),
+            *openapi.routes(),
             *openai.routes(),
             *elevenlabs.routes(),
             *elevenlabs_http.routes(),

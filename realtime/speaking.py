@@ -41,7 +41,16 @@ from .link import Dialect, Disconnected, Frame, Payload
 from .wire import Wire
 
 CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {"mp3": "audio/mpeg", "wav": "audio/wav", "opus": "audio/ogg", "pcm": "audio/pcm"}
+    {
+        "mp3": "audio/mpeg",
+        "wav": "audio/wav",
+        "opus": "audio/ogg",
+        "flac": "audio/flac",
+        "pcm": "audio/pcm",
+        "ulaw": "audio/pcmu",
+        "alaw": "audio/pcma",
+        "pcm_f32le": "application/octet-stream",
+    }
 )
 _CODE_OF_CLOSE: Final = MappingProxyType({close: code for code, close in CLOSE_CODES.items()})
 GONE: Final = Refusal(499, "Client closed the request")

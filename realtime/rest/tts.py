@@ -20,6 +20,7 @@ from shoal.proto.request import parse_request
 from shoal.realtime.admission import endpoint
 from shoal.realtime.answers import Refused, gateway_of
 from shoal.realtime.bodies import Form, content_type, read_fields, read_form
+from shoal.realtime.dialects.fish_timestamps import timestamp_fields
 from shoal.realtime.gateway import Refusal
 from shoal.realtime.speaking import SpokenResponse, audio_only, speak
 
@@ -94,7 +95,7 @@ def form_fields(form: Form) -> Mapping[str, object]:
 class TimestampEvents:
     """Writes messages as events, each with the audio since the last and the news of its segment.
 
-    A snapshot waits for the next audio; it goes alone when another segment's or the end comes.
+    A snapshot waits for the next audio, as on the live endpoint; a segment's last goes at once.
     """
 
     def __init__(self) -> None:
@@ -105,34 +106,16 @@ class TimestampEvents:
         match message:
             case Audio(audio=audio):
                 return self._event(audio)
-            case Aligned():
-                other = self._news is not None and self._news.segment != message.segment
-                waiting = self._event(b"") if other else b""
+            case Aligned(final=final):
                 self._news = self._segment = message
-                return waiting
+                return self._event(b"") if final else b""
             case Finish():
                 return self._event(b"") if self._news is not None else b""
 
     def _event(self, audio: bytes) -> bytes:
-        news, self._news = self._news, None
-        segment = news or self._segment
-        event: dict[str, object] = {
+        event = {
             "audio_base64": binascii.b2a_base64(audio, newline=False).decode(),
-            "content": segment.text if segment else "",
-            "alignment": _alignment(news) if news else None,
-            "chunk_seq": segment.segment if segment else 0,
-            "chunk_audio_offset_sec": round(segment.offset_s, 4) if segment else 0.0,
+            **timestamp_fields(self._segment, self._news),
         }
+        self._news = None
         return b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
-
-
-def _alignment(news: Aligned) -> dict[str, object]:
-    """``estimated`` is ours: the times are reckoned from the text, not heard from the audio."""
-    return {
-        "segments": [
-            {"text": word.text, "start": round(word.start_s, 4), "end": round(word.end_s, 4)}
-            for word in news.words
-        ],
-        "audio_duration": round(news.audio_s, 4),
-        "estimated": True,
-    }
