@@ -1,7 +1,7 @@
 """From a turn's samples to the payloads of its messages, and the threads that do it off the loop.
 
-``TurnEncoder`` is one turn's encoder, volume and chunking; it belongs to whichever thread runs its
-jobs, one after another. ``EncodePool`` is those threads for formats that cost more than a
+``TurnEncoder`` is one turn's speed, loudness, encoder and chunking; it belongs to whichever thread
+runs its jobs, one after another. ``EncodePool`` is those threads for what costs more than a
 millisecond: each turn has a lane, and what goes through a lane comes back in order.
 """
 
@@ -17,13 +17,18 @@ from typing import Final
 from shoal.proto.messages import TtsRequest
 
 from .audio import make_encoder
+from .audio.g711 import ALAW_SILENCE, ULAW_SILENCE
+from .audio.samples import quiet_samples
+from .audio.voicing import Voicing
 from .rechunk import Rechunker
 
 FIRST_S: Final = 0.08
 """The least that a turn's first message plays, so that the second can come in time."""
-DELAY_S: Final = 0.08
+PUSH_S: Final = 0.005
+MOST_PUSHED_S: Final = 0.4
 """More than a resampler and a codec hold back together."""
-INLINE_FORMATS: Final = frozenset(("pcm", "wav"))
+SAMPLE_BYTES: Final = {"pcm": 2, "wav": 2, "pcm_f32le": 4, "ulaw": 1, "alaw": 1}
+"""Of the formats that are cheap to make, and can be cut anywhere between samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,62 +49,102 @@ class TurnEncoder:
             model_rate,
             request.sample_rate,
             opus_bitrate=request.opus_bitrate_bps,
+            mp3_kbps=request.mp3_bitrate_kbps,
             volume_db=request.prosody.volume_db,
         )
-        self.off_loop = request.format not in INLINE_FORMATS
-        self._rechunker = None if self.off_loop else Rechunker()
+        self._voicing = Voicing(request.prosody, model_rate)
+        sample_bytes = SAMPLE_BYTES.get(request.format)
+        self.off_loop = sample_bytes is None or self._voicing.dear
+        self._rechunker = None if sample_bytes is None else _rechunker(request, sample_bytes)
         self._model_rate = model_rate
-        self._byte_rate = 2 * request.sample_rate
-        delayed = self.off_loop or request.sample_rate != model_rate
-        self._push_out = bytes(2 * int(DELAY_S * model_rate)) if delayed else b""
+        self._byte_rate = (sample_bytes or 0) * request.sample_rate
+        self._push = bytes(2 * int(PUSH_S * model_rate))
         self._first = bytearray()
         self._started = False
         self._inside = False
-        self._unsent_s = 0.0
+        self._taken_samples = 0  # by the encoder, of what is said and what pushed it out
+        self._owed_samples = 0  # of silence that pushed, and that later quiet may stand for
+        self._sent_s = 0.0
 
     def feed(self, samples: bytes) -> list[Chunk]:
         """Mono s16le at the model's rate."""
         self._inside = True
-        if not self._started:
-            self._first += samples
-            if len(self._first) < 2 * FIRST_S * self._model_rate:
-                return []
-            samples = self._begin()
-        return self._encode(samples)
+        return self._encode(self._prepared(self._voicing.shape(samples)))
 
     def flush(self) -> list[Chunk]:
         """All that was fed so far: where the encoder is behind, silence pushes it out."""
         if not self._inside:
             return []
         self._inside = False
-        chunks = self._encode(self._begin() + self._push_out)
+        chunks = self._encode(self._begun(self._prepared(self._voicing.flush())))
+        chunks += self._pushed_out()
         return chunks if self._rechunker is None else chunks + self._sized(self._rechunker.flush())
 
     def finish(self) -> list[Chunk]:
         """The rest, and the container's end."""
-        chunks = self._encode(self._begin()) + self._out(self._encoder.finish())
+        chunks = self._encode(self._begun(self._prepared(self._voicing.flush())))
+        chunks += self._out(self._encoder.finish())
         return chunks if self._rechunker is None else chunks + self._sized(self._rechunker.flush())
 
-    def _begin(self) -> bytes:
+    def _prepared(self, samples: bytes) -> bytes:
+        """What may go to the encoder now: not yet the first of a turn, and less of the quiet
+        after a pause that already was longer than it should be."""
+        if self._owed_samples:
+            samples = self._less_quiet(samples)
+        if self._started:
+            return samples
+        self._first += samples
+        long_enough = len(self._first) >= 2 * FIRST_S * self._model_rate
+        return self._begun(b"") if long_enough else b""
+
+    def _begun(self, samples: bytes) -> bytes:
+        """``samples`` behind those that waited for the turn's first message."""
         self._started = True
         first = bytes(self._first)
         self._first.clear()
-        return first
+        return first + samples
+
+    def _less_quiet(self, samples: bytes) -> bytes:
+        quiet = quiet_samples(samples)
+        less = min(quiet, self._owed_samples)
+        self._owed_samples = self._owed_samples - less if 2 * quiet == len(samples) else 0
+        return samples[2 * less :]
+
+    def _pushed_out(self) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        said_s = self._taken_samples / self._model_rate
+        for _ in range(int(MOST_PUSHED_S / PUSH_S)):
+            if self._encoder.encoded_s >= said_s - 1 / self._model_rate:
+                break
+            chunks += self._encode(self._push)
+            self._owed_samples += len(self._push) // 2
+        return chunks
 
     def _encode(self, samples: bytes) -> list[Chunk]:
-        self._unsent_s += len(samples) / 2 / self._model_rate
-        return self._out(self._encoder.encode(samples))
+        self._taken_samples += len(samples) // 2
+        return self._out(self._encoder.encode(samples)) if samples else []
 
     def _out(self, data: bytes) -> list[Chunk]:
         if self._rechunker is not None:
             return self._sized(self._rechunker.push(data))
         if not data:
             return []
-        seconds, self._unsent_s = self._unsent_s, 0.0
+        seconds = self._encoder.encoded_s - self._sent_s
+        self._sent_s += seconds
         return [Chunk(data, seconds)]
 
     def _sized(self, payloads: Sequence[bytes]) -> list[Chunk]:
         return [Chunk(payload, len(payload) / self._byte_rate) for payload in payloads]
+
+
+def _rechunker(request: TtsRequest, sample_bytes: int) -> Rechunker:
+    match request.format:
+        case "ulaw":
+            return Rechunker(least=1, silence=ULAW_SILENCE)
+        case "alaw":
+            return Rechunker(least=1, silence=ALAW_SILENCE)
+        case _:
+            return Rechunker(sample_bytes=sample_bytes)
 
 
 # Off the loop -----------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ _BIAS = 0x84 >> 2
 """Added to a 14-bit magnitude, so that mu-law's first step begins at a power of two."""
 _LOUDEST_14 = 8158
 _SIGN = 0x80
+ULAW_SILENCE = b"\xff"
+ALAW_SILENCE = b"\xd5"
 
 
 def ulaw(pcm: bytes) -> bytes:

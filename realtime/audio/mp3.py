@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-import numpy as np
-
 from .encoder import FormatUnavailable
-from .samples import Samples
+from .samples import Samples, quiet_samples
 
 MP3_RATES: Final = (16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 MP3_KBPS: Final = (32, 48, 64, 96, 128, 160, 192)
@@ -23,8 +21,6 @@ _V1_LEAST_RATE: Final = 32_000
 _QUALITY: Final = 5
 _DELAY: Final = 576 + 529
 """Samples: LAME's delay and that of every decoder."""
-_QUIET: Final = 32
-"""-60 dB of full scale."""
 _ID3: Final = b"ID3\x04\0\0" + bytes((0, 0, 0, 21)) + b"TSSE\0\0\0\x0b\0\0\x03shoal live"
 _FLUSH_SAMPLES: Final = 1152
 
@@ -85,10 +81,9 @@ class Mp3Encoder:
 
     def _less_quiet(self, pcm: bytes) -> bytes:
         """Without the quiet at the beginning that the delay stands for."""
-        loud = np.flatnonzero(np.abs(np.frombuffer(pcm, "<i2").astype(np.int32)) > _QUIET)
-        quiet = int(loud[0]) if len(loud) else len(pcm) // 2
+        quiet = quiet_samples(pcm)
         skip = min(quiet, self._skippable)
-        self._skippable = 0 if len(loud) else self._skippable - skip
+        self._skippable = self._skippable - skip if 2 * quiet == len(pcm) else 0
         self._skipped += skip
         return pcm[2 * skip :]
 

@@ -1,10 +1,22 @@
-"""``Samples``: the model's samples at a format's rate, with a gain, as a stream."""
+"""``Samples``: the model's samples at a format's rate, with a gain, as a stream; and quiet."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import soxr  # pyright: ignore[reportMissingTypeStubs]
+
+_QUIET: Final = 32
+"""-60 dB of full scale."""
+
+
+def quiet_samples(pcm: bytes) -> int:
+    """How many samples of s16le are quiet before the first that is not."""
+    samples = np.frombuffer(pcm, "<i2")
+    loud = np.flatnonzero((samples > _QUIET) | (samples < -_QUIET))
+    return int(loud[0]) if len(loud) else len(samples)
 
 
 class Samples:

@@ -23,7 +23,8 @@ from shoal.realtime.config import ServerConfig
 from shoal.realtime.server import GatewayServer, build_server
 
 TIMEOUT_S = 10.0
-PCM = {"format": "pcm", "sample_rate": 24_000}
+PCM = {"format": "pcm", "sample_rate": 24_000, "prosody": {"normalize_loudness": False}}
+"""The engine's samples as they are, so that a test can tell them."""
 
 
 class Server:

@@ -16,10 +16,12 @@ from shoal.realtime.encode import Chunk, EncodePool, TurnEncoder
 RATE = 24_000
 SPEECH = tone("a" * 40, "", 0, RATE, 1200)
 FRAME = 2 * 1200
+PLAIN = Prosody(normalize_loudness=False)
 
 
 def request(**fields: object) -> TtsRequest:
-    return TtsRequest(**{"format": "pcm", "sample_rate": RATE, **fields})  # type: ignore[arg-type]
+    plain = {"format": "pcm", "sample_rate": RATE, "prosody": PLAIN}
+    return TtsRequest(**{**plain, **fields})  # type: ignore[arg-type]
 
 
 def frames(samples: bytes, size: int = FRAME) -> list[bytes]:

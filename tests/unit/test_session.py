@@ -9,8 +9,6 @@ from shoal.engine import api
 from shoal.proto.messages import (
     Finish,
     Flush,
-    Log,
-    Prosody,
     Reference,
     Start,
     Stop,
@@ -273,9 +271,3 @@ def test_references_are_refused_where_the_model_takes_none() -> None:
     session = new_session(voices_by_reference=False)
     request = TtsRequest(format="pcm", references=(Reference(b"RIFF", "said"),))
     assert session.receive(Start(request))[-1] == Close(1008, "this model takes no references")
-
-
-def test_a_speed_that_the_model_cannot_do_is_said() -> None:
-    request = TtsRequest(format="pcm", prosody=Prosody(speed=1.5))
-    logs = [e for e in new_session().receive(Start(request)) if isinstance(e, ToClient)]
-    assert len(logs) == 1 and isinstance(logs[0].message, Log)

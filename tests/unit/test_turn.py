@@ -10,13 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.engine.api import EngineStats, Pcm, StreamId, Timing
 from shoal.engine.fake import tone
-from shoal.proto.messages import TtsRequest
+from shoal.proto.messages import Prosody, TtsRequest
 from shoal.realtime.encode import Chunk, EncodePool
 from shoal.realtime.metrics import Metrics
 from shoal.realtime.turn import Turn
 
 RATE = 24_000
 SPEECH = tone("a" * 20, "", 0, RATE, 1200)
+PLAIN = Prosody(normalize_loudness=False)
 
 
 class Bench:
@@ -30,7 +31,8 @@ class Bench:
         self.pool = EncodePool(1, self._callbacks.put)
 
     def turn(self, **fields: object) -> Turn:
-        request = TtsRequest(**{"format": "pcm", "sample_rate": RATE, **fields})  # type: ignore[arg-type]
+        plain = {"format": "pcm", "sample_rate": RATE, "prosody": PLAIN}
+        request = TtsRequest(**{**plain, **fields})  # type: ignore[arg-type]
         return Turn(
             StreamId(1),
             request,
