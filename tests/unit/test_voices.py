@@ -177,3 +177,46 @@ def test_a_reader_beside_a_writer_sees_whole_voices_only(store: VoiceStore) -> N
     writer.join()
     assert seen
     assert store.load("ann").references == TWO
+
+
+def test_what_a_crash_left_is_cleared_away_by_the_next_process(tmp_path: Path) -> None:
+    root = tmp_path / "voices"
+    VoiceStore(root).add("ann", ONE)
+    for name in (".new-abc", ".new-abd-ready"):
+        (root / name).mkdir()
+        (root / name / "audio-0").write_bytes(bytes(1000))
+    store = VoiceStore(root)
+    assert sorted(path.name for path in root.iterdir()) == [".lock", "ann"]
+    assert store.load("ann").references == ONE
+
+
+def test_a_replacement_that_a_crash_cut_in_two_is_finished(tmp_path: Path) -> None:
+    root = tmp_path / "voices"
+    store = VoiceStore(root)
+    store.add("ann", TWO)
+    (root / "ann").rename(tmp_path / "new")
+    store.add("ann", ONE)
+    half = root / ".new-abc"
+    half.mkdir()
+    (tmp_path / "new").rename(root / ".new-abc-ready")
+    (root / "ann").rename(half / "old")
+    # The process dies here: the old voice is away, the new one is not yet in its place.
+    assert VoiceStore(root).load("ann").references == TWO
+    assert sorted(path.name for path in root.iterdir()) == [".lock", "ann"]
+
+
+def test_a_voice_is_renamed(store: VoiceStore) -> None:
+    store.add("ann", TWO)
+    store.add("bob", ONE)
+    stamp = store.stamp("ann")
+    store.keep_codes("ann", "one", stamp, CODES)
+    with pytest.raises(VoiceError, match="exists already"):
+        store.rename("ann", "bob")
+    with pytest.raises(UnknownVoice):
+        store.rename("eve", "ann2")
+    with pytest.raises(UnknownVoice):
+        store.rename("ann", "../ann")
+    store.rename("ann", "eve")
+    assert [info.voice_id for info in store.list()] == ["bob", "eve"]
+    assert store.load("eve").references == TWO
+    assert equal(store.codes("eve", "one", stamp), CODES)
