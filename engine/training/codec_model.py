@@ -301,7 +301,7 @@ class _Books(nn.Module):
 
 @dataclass(slots=True, eq=False)
 class Quantized:
-    """``codes`` int [B, NQ, T]; ``semantic`` what the first book decodes to [B, latent, T];
+    """``audio`` as decoded; ``codes`` int [B, NQ, T]; ``semantic`` what the first book decodes to [B, latent, T];
     ``distance`` the loss of the books; ``points`` of each book."""
 
     audio: Tensor
@@ -350,13 +350,16 @@ class TrainedCodec(nn.Module):
         self.quantizer = _Quantizer(config)
         self.decoder = Decoder(config)
 
-    def forward(self, audio: Tensor, residuals: Tensor) -> Quantized:
-        """``residuals`` int [B]: how many residual books each item is decoded from."""
+    def forward(
+        self, audio: Tensor, residuals: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+        """The fields of :class:`Quantized`. ``residuals`` int [B]: how many residual books each
+        item is decoded from."""
         latent = self.quantizer.pre_module(self.quantizer.downsample(self.encoder(audio)))
         with torch.autocast(audio.device.type, enabled=False):
             semantic, total, codes, distance, points = self._quantize(latent.float(), residuals)
         decoded = self.decoder(self.quantizer.upsample(self.quantizer.post_module(total)))
-        return Quantized(decoded, codes, semantic, distance, points)
+        return decoded, codes, semantic, distance, points
 
     def _quantize(
         self, rest: Tensor, residuals: Tensor
