@@ -71,7 +71,7 @@ class PrefillPass:
         }
 
     def send(self, columns: Int32Array, position: int, table: tuple[int, ...]) -> int:
-        """Stage columns int32 [L, 1 + codebooks], L at most the last bucket; returns the bucket.
+        """Stage columns int32 [L, 1 + codebooks], L from 1 to the last bucket; returns the bucket.
 
         The pass that read the buffer before must be over. Rows behind L repeat a column that
         exists; their KV is not written.
@@ -177,5 +177,10 @@ class Prefill:
                     self._pass.run(rows)
                 else:
                     graph.replay()
-                self._done.record()
-                self._done.synchronize()
+                # The next part is staged where this one was.
+                self._wait()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._done.record()
+        self._done.synchronize()

@@ -14,6 +14,8 @@ import torch
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
 from shoal.engine.cuda.buckets import bucket_of, buckets_up_to
+from shoal.engine.cuda.prefill import PrefillPass
+from shoal.engine.cuda.sharing import Sharing
 from shoal.engine.cuda.slot_state import SlotState
 from shoal.engine.cuda.staging import StepStaging
 from shoal.engine.cuda.step import DecodeStep, KvPool
@@ -37,6 +39,7 @@ CPU = torch.device("cpu")
 PAGES = 8
 PAGE_TOKENS = 64
 CODEBOOKS = 8
+LONG = (5, 3)
 SAMPLING = SlotSampling(temperature=0.7, top_p=0.9, top_k=30, seed=5)
 
 if torch.cuda.is_available():
@@ -72,6 +75,24 @@ def test_a_join_and_a_grant_reach_the_slot() -> None:
     assert (sampling.top_k[1], sampling.seed_low[1], sampling.draw[1]) == (30, 5, 11)
     staging.send(staging.pack(StepPlan(1, (1,), (), (PageGrant(1, 6),)), 1))
     assert state.tables[1].tolist() == [4, 2, 6, PAGES]
+
+
+def test_rows_with_a_prefix_in_common_reach_the_device_as_groups() -> None:
+    state = SlotState(4, CODEBOOKS, max_pages=4, scratch_page=PAGES, device=CPU)
+    staging = StepStaging(state, 4, CPU, Sharing(5, PAGE_TOKENS, least_saved=1))
+    column = np.zeros(1 + CODEBOOKS)
+    joins = tuple(join(slot, column, 70, (7, slot)) for slot in (0, 1, 3))
+    apart = staging.pack(StepPlan(0, (0,), (joins[0],)), 1)
+    assert not apart.shared
+    staging.send(apart)
+    staged = staging.pack(StepPlan(1, (3, 1, 0), joins[1:], (PageGrant(0, 2),)), 4)
+    staging.send(staged)
+    assert staged.shared
+    assert staging.groups[0, :4].tolist() == [0, 1, 2, -1]
+    assert staging.prefix.tolist() == [[PAGE_TOKENS, 1]] * 3 + [[0, 0]]
+    assert staging.rows.tolist() == [3, 1, 0, state.dummy]
+    assert state.tables[:, :3].tolist()[:4] == [[7, 0, 2], [7, 1, 8], [8, 8, 8], [7, 3, 8]]
+    assert not staging.pack(StepPlan(2, (3, 1)), 2).shared
 
 
 def test_a_plan_that_cannot_run_is_refused() -> None:
@@ -118,11 +139,15 @@ def test_the_advance_kernel_does_what_its_reference_does() -> None:
 
 @dataclass
 class Voice:
-    """The built-in voice on both runners, prefilled with one short sentence."""
+    """The built-in voice on both runners, prefilled with a short sentence, and ``long`` in pages
+    ``LONG``."""
 
     steps: dict[str, tuple[DecodeStep, StepStaging]]
     first: Join
     columns: list[list[int]]
+    long: np.ndarray
+    prefills: dict[str, PrefillPass]
+    pools: dict[str, KvPool]
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +161,15 @@ def voice() -> Voice:
     runner = CpuRunner.load(BUILTIN_VOICE, slots=2, pages=PAGES, page_tokens=PAGE_TOKENS)
     try:
         runner.prefill(PrefillChunk(columns[:-1], 0, first.table))
+        long = prompt.user_turn("The birch canoe slid on the smooth planks. " * 2)[:70]
+        assert len(long) == 70
+        runner.prefill(PrefillChunk(long, 0, LONG))
         runner.launch(StepPlan(0, (0,), (first,)))
         drawn = [runner.collect(0).columns[0].tolist()]
         slow = config.slow
         steps: dict[str, tuple[DecodeStep, StepStaging]] = {}
+        prefills: dict[str, PrefillPass] = {}
+        pools: dict[str, KvPool] = {}
         for dtype in ("bf16", "fp8"):
             weights = device_weights(
                 config,
@@ -158,9 +188,46 @@ def voice() -> Voice:
             staging = StepStaging(state, 2, CPU)
             work = Workspace.empty(2, weights.slow.layers[0].heads, CPU)
             steps[dtype] = DecodeStep(weights, pool, state, staging, work, 2, CPU), staging
+            sizes = (4, 8)
+            prefills[dtype] = PrefillPass(weights, weights.slow, pool, sizes, 32, CPU)
+            pools[dtype] = pool
     finally:
         runner.close()
-    return Voice(steps, first, drawn)
+    return Voice(steps, first, drawn, long, prefills, pools)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("bf16", 0.02), ("fp8", 0.12)])
+def test_a_prefill_writes_the_cpu_s_kv_and_nothing_else(
+    voice: Voice, dtype: str, close: float
+) -> None:
+    """A chunk of 3 columns that spans two pages, in a pass of 4 rows."""
+    prefill, pool = voice.prefills[dtype], voice.pools[dtype]
+    table, start, count = LONG, PAGE_TOKENS - 2, 3
+    kept = (pool.keys.clone(), pool.values.clone())
+    for part in (pool.keys, pool.values):
+        part[:, table[0], :, start:] = float("nan")
+        part[:, table[1], :, : start + count - PAGE_TOKENS] = float("nan")
+    rows = prefill.send(voice.long[start : start + count], start, table)
+    assert rows == 4
+    prefill.run(rows)
+    for before, after in zip(kept, (pool.keys, pool.values), strict=True):
+        changed = torch.zeros(before.shape[1:4:2], dtype=torch.bool)
+        changed[table[0], start:] = True
+        changed[table[1], : start + count - PAGE_TOKENS] = True
+        at = changed[None, :, None].expand(before.shape[:4])
+        assert torch.equal(before[~at], after[~at])
+        error = (after[at].float() - before[at].float()).norm() / before[at].float().norm()
+        assert error < close
+    pool.keys.copy_(kept[0])
+    pool.values.copy_(kept[1])
+
+
+def test_a_prefill_that_does_not_fit_is_refused(voice: Voice) -> None:
+    prefill = voice.prefills["bf16"]
+    with pytest.raises(ValueError, match="9 rows, at most 8"):
+        prefill.send(voice.long[:9], 0, (0,))
+    with pytest.raises(ValueError, match="33 pages, 32 at most"):
+        prefill.send(voice.long[:1], 0, tuple(range(33)))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
