@@ -25,8 +25,8 @@ from .words import Spoken, words_of
 
 MAX_SEGMENTS: Final = 256
 """So many segments back is it known what was heard."""
-UNIT_S: Final = 0.065
-"""A unit of ``words.py`` until the turn has shown what it takes."""
+UNIT_S: Final = 0.055
+"""A unit of ``words.py`` until a segment has shown what it takes."""
 HOP_S: Final = 0.02
 QUIET_DB: Final = -38.0
 """Below the segment's loudest hop: nobody speaks."""
@@ -60,9 +60,16 @@ class _Segment:
 
 
 class Alignment:
-    """One turn. ``detailed``: someone wants to see it, so it is worth listening to the audio."""
+    """One turn. ``detailed``: someone wants to see it, so it is worth listening to the audio.
+    ``unit_s``: the pace to reckon with until it shows, from the turn before."""
 
-    def __init__(self, sample_rate: int, speed: float = 1.0, detailed: bool = False) -> None:
+    def __init__(
+        self,
+        sample_rate: int,
+        speed: float = 1.0,
+        detailed: bool = False,
+        unit_s: float = UNIT_S,
+    ) -> None:
         self._rate = sample_rate
         self._speed = speed
         self._detailed = detailed
@@ -71,7 +78,7 @@ class Alignment:
         self._forgotten_chars = 0
         self._samples = 0
         self._inserted: deque[tuple[int, float]] = deque([(0, 0.0)], maxlen=MAX_SEGMENTS)
-        self._unit_s = UNIT_S
+        self.unit_s = unit_s
         self._shown = 0
 
     # What happens -------------------------------------------------------------------------------
@@ -118,6 +125,7 @@ class Alignment:
         segment.rest = b""
         words = self._final(segment)
         self._learn(segment, words)
+        segment.words = None  # many segments are kept, and few are asked for again
         return [self._aligned(segment, words)]
 
     def inserted(self, at_samples: int, total_s: float) -> None:
@@ -162,11 +170,11 @@ class Alignment:
         at_s = sounds[0][0] if sounds else 0.0
         words: list[Word] = []
         for word in segment.spoken():
-            end_s = at_s + word.units * self._unit_s
+            end_s = at_s + word.units * self.unit_s
             if end_s > audio_s:
                 break
             words.append(Word(word.text, at_s, end_s, word.begin, word.end))
-            at_s = end_s + word.pause_units * self._unit_s
+            at_s = end_s + word.pause_units * self.unit_s
         return words
 
     def _final(self, segment: _Segment) -> list[Word]:
@@ -177,7 +185,7 @@ class Alignment:
         if units < 8 or not words:
             return
         unit_s = (words[-1].start_s - words[0].start_s) / units
-        self._unit_s += 0.5 * (min(max(unit_s, UNIT_S / 2), UNIT_S * 2) - self._unit_s)
+        self.unit_s += 0.5 * (min(max(unit_s, UNIT_S / 2), UNIT_S * 2) - self.unit_s)
 
     def _aligned(self, segment: _Segment, words: Sequence[Word]) -> Aligned:
         speed = self._speed

@@ -35,7 +35,6 @@ from shoal.proto.messages import (
     Error,
     Finish,
     Flush,
-    Log,
     Played,
     Ready,
     Start,
@@ -45,7 +44,7 @@ from shoal.proto.messages import (
     Unknown,
 )
 
-from .alignment import Alignment
+from .alignment import UNIT_S, Alignment
 from .effects import (
     BeginTurn,
     Close,
@@ -124,6 +123,7 @@ class Session:
         self._turn: _Turn | None = None
         self._alignment: Alignment | None = None  # of the last turn, whose audio may still play
         self._played_s: float | None = None
+        self._pace_s = UNIT_S
         self._going_away = False
         self._next_mark = 0
         self.state = State.AWAIT_START
@@ -251,7 +251,7 @@ class Session:
 
     def _begin(self, start: Start) -> list[Effect]:
         request = start.request
-        self._alignment = self._played_s = None
+        self._forget_alignment()
         effects = [*self._cancel(), DropTurn(), StopGrace()]
         if self._going_away:
             return [*effects, *self._fail(Code.DRAINING, "server is shutting down")]
@@ -261,15 +261,13 @@ class Session:
         except ProtocolError as error:
             return [*effects, *self._fail(error.code, error.message)]
         rate, speed = self._rules.sample_rate, request.prosody.speed
-        self._alignment = Alignment(rate, speed, detailed=start.timestamps)
+        self._alignment = Alignment(rate, speed, start.timestamps, self._pace_s)
         self._turn = _Turn(command.stream, self._alignment)
         self.state = State.SPEAKING
         effects += [BeginTurn(command.stream, request), ToEngine(command)]
         if start.ready:
             ready = Ready(request.format, request.sample_rate, self._rules.model)
             effects.append(ToClient(ready))
-        if request.prosody.speed != 1.0:
-            effects.append(ToClient(Log("prosody.speed is not supported: speaking at 1.0")))
         return [*effects, *self._push(request.text)]
 
     def _open(self, request: TtsRequest) -> api.Open:
@@ -320,11 +318,16 @@ class Session:
         if self._alignment is not None and self._played_s is not None:
             heard = self._alignment.heard(self._played_s)
         effects = [*self._cancel(), SayCancelled(heard), StopGrace()]
-        self._alignment = self._played_s = None
+        self._forget_alignment()
         self.state = State.IDLE
         if self._going_away:
             effects += self._close(GOING_AWAY, "server is shutting down")
         return effects
+
+    def _forget_alignment(self) -> None:
+        if self._alignment is not None:
+            self._pace_s = self._alignment.unit_s
+        self._alignment = self._played_s = None
 
     def _stop(self) -> list[Effect]:
         turn = self._running()

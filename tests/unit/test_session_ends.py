@@ -12,10 +12,12 @@ from shoal.engine import api
 from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import (
     MAX_TEXT_CHARS,
+    Cancel,
     ClientMessage,
     Error,
     Finish,
     Flush,
+    Played,
     Start,
     Stop,
     Text,
@@ -221,6 +223,10 @@ _STEPS: dict[str, Callable[[Session], list[Effect]]] = {
     "blank": lambda s: s.receive(Text(" ")),
     "flush": lambda s: s.receive(Flush()),
     "stop": lambda s: s.receive(Stop()),
+    "cancel": lambda s: s.receive(Cancel(0.5)),
+    "flush-id": lambda s: s.receive(Flush("a")),
+    "played": lambda s: s.receive(Played(1.0)),
+    "segment": lambda s: s.engine_event(api.SegmentStarted(s.stream or S1, 0, "a", 0)),
     "unknown": lambda s: s.receive(Unknown()),
     "malformed": lambda s: s.refuse(ProtocolError(Code.MALFORMED, "x")),
     "undecodable": lambda s: s.refuse(ProtocolError(Code.UNDECODABLE, "x")),
