@@ -1,6 +1,11 @@
 """Times the codec's streaming decoder alone: milliseconds a frame by rows and frames a call.
 
-    python -P -m shoal.loadtest.bench_codec [--model DIR] [--threads 1]
+    python -P -m shoal.loadtest.bench_codec [--model DIR] [--threads 1]      on the CPU
+    PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --gpu [--json FILE] [--quick]
+    PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --sweep [--sweep-rows 64,1] [--only NAME]
+
+The last two, which may be one, run on a GPU, uninstalled where need be, with a codec of S2's shape
+and random weights: plain torch against our kernels, and the fastest tile of each convolution.
 
 The one kind of file in ``loadtest`` that imports the engine: a timing of a single part has no wire
 to go through. Prints a table, the time a frame takes early and late in a stream, and whether a
@@ -10,10 +15,14 @@ row's samples are the same bits alone as beside neighbours.
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import statistics
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -77,12 +86,50 @@ def rows_that_differ(codec: Codec) -> list[tuple[int, int]]:
     return differ
 
 
-def main() -> None:
+def on_gpu(args: argparse.Namespace) -> int:
+    from shoal.loadtest import bench_codec_device, bench_codec_tiles  # these need Triton
+
+    figures: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "rows": list(bench_codec_device.ROWS),
+    }
+    print(f"{figures['device']}, torch {figures['torch']}")
+    bench = bench_codec_device.Bench(figures) if args.gpu else None
+    rows = tuple(int(r) for r in args.sweep_rows.split(","))
+    stages: list[Callable[[], bool]] = []
+    if bench is not None:
+        stages += [bench.check, bench.kernels]
+    if args.sweep:
+        stages.append(lambda: bench_codec_tiles.sweep(figures, rows, args.only))
+    if bench is not None and not args.quick:
+        stages.append(bench.calls)
+    good = True
+    for stage in stages:
+        try:
+            good &= stage()
+        except Exception:  # one stage's failure must not cost the others' figures
+            traceback.print_exc()
+            good = False
+        if args.json:
+            args.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    return 0 if good else 1
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, help="checkpoint; the built-in voice without it")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--gpu", action="store_true", help="S2's shape, torch against our kernels")
+    parser.add_argument("--quick", action="store_true", help="without the table of rows and frames")
+    parser.add_argument("--sweep", action="store_true", help="time tiles of our kernels")
+    parser.add_argument("--sweep-rows", default="64,1")
+    parser.add_argument("--only", default="", help="sweep only layers whose name contains this")
+    parser.add_argument("--json", type=Path, help="where to write a GPU's figures")
     args = parser.parse_args()
+    if args.gpu or args.sweep:
+        return on_gpu(args)
     torch.set_num_threads(args.threads)
     model = args.model or Path(str(shoal.engine.__file__)).parent / "builtin_voice"
     codec = load_codec(model)
@@ -108,7 +155,8 @@ def main() -> None:
     )
     differ = rows_that_differ(codec)
     print(f"rows whose bits depend on neighbours: {differ or 'none'}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

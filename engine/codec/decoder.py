@@ -151,6 +151,11 @@ def read_convnext(weights: Weights, at: str, channels: int, plan: StatePlan) -> 
 def read_transformer(
     weights: Weights, at: str, shape: WindowShape, steps_per_frame: int, plan: StatePlan
 ) -> WindowTransformer:
+    return WindowTransformer(shape, *read_blocks(weights, at, shape), steps_per_frame, plan)
+
+
+def read_blocks(weights: Weights, at: str, shape: WindowShape) -> tuple[list[BlockWeights], Tensor]:
+    """A transformer's layers, and the weight of the norm after them."""
     dim, inner = shape.dim, shape.intermediate
 
     def block(at: str) -> BlockWeights:
@@ -167,5 +172,4 @@ def read_transformer(
         )
 
     blocks = [block(f"{at}.layers.{i}") for i in range(shape.layers)]
-    norm = weights.take(f"{at}.norm.weight", dim)
-    return WindowTransformer(shape, blocks, norm, steps_per_frame, plan)
+    return blocks, weights.take(f"{at}.norm.weight", dim)

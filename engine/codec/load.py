@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,16 +18,24 @@ from .decoder import Decoder, read_books
 from .encoder import Encoder
 from .weights import Weights, checked, read_tensors
 
+if TYPE_CHECKING:
+    from .device_network import DeviceNetwork
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codec:
-    """The two networks and their sizes. Nothing in it changes after loading."""
+    """The networks and their sizes. Nothing in it changes after loading.
+
+    ``network``: the decoding network for the device's own kernels, where there is one;
+    :class:`.stream.StreamDecoder` then runs that instead of ``decoder``.
+    """
 
     config: CodecConfig
     decoder: Decoder
     encoder: Encoder
     device: torch.device
     parameters: int
+    network: DeviceNetwork | None = None
 
     @property
     def sample_rate(self) -> int:
@@ -72,14 +81,34 @@ def load_codec(
 
 
 def codec_of(
-    config: CodecConfig, tensors: Mapping[str, torch.Tensor], device: torch.device
+    config: CodecConfig,
+    tensors: Mapping[str, torch.Tensor],
+    device: torch.device,
+    *,
+    compute: torch.dtype | None = None,
+    kernels: bool | None = None,
 ) -> Codec:
-    """The codec of ``tensors``, named as on disk: exactly the expected ones."""
-    # A GPU's codec is bound by its traffic; the CPU's is exact to 1e-5.
-    compute = torch.float16 if device.type == "cuda" else torch.float32
-    decoder, encoder = _build(config, Weights(tensors, device), compute)
+    """The codec of ``tensors``, named as on disk: exactly the expected ones.
+
+    ``compute``: what plain torch's convolutions multiply in; fp16 on a GPU, whose codec is bound by
+    its traffic, else float32, which is exact to 1e-5. ``kernels``: prepare the network for our own
+    kernels too; None: on the GPUs (Hopper) that their tiles were chosen for.
+    """
+    on_gpu = device.type == "cuda"
+    if compute is None:
+        compute = torch.float16 if on_gpu else torch.float32
+    weights = Weights(tensors, device)
+    decoder, encoder = _build(config, weights, compute)
     parameters = sum(tensor.numel() for tensor in tensors.values())
-    return Codec(config, decoder, encoder, device, parameters)
+    network = None
+    if kernels is None:
+        kernels = on_gpu and torch.cuda.get_device_capability(device) == (9, 0)
+    if kernels:
+        from .device_network import DeviceNetwork  # a CPU needs no Triton
+
+        with torch.inference_mode():
+            network = DeviceNetwork(config, read_books(config, weights), weights)
+    return Codec(config, decoder, encoder, device, parameters, network)
 
 
 @torch.inference_mode()

@@ -38,6 +38,12 @@ class Codebooks:
         self._into = [book.into for book in books]
         self._directions = [F.normalize(book.entries, dim=-1) for book in books]
 
+    @property
+    def table(self) -> tuple[Tensor, Tensor, Tensor]:
+        """float [all entries, latent], and int64 [NQ] where each book begins in it and its largest
+        code."""
+        return self._table, self._offset, self._last
+
     def decode(self, codes: Tensor) -> Tensor:
         """int [B, T, NQ] -> float [B, T, latent]. A code above its book's last means the last."""
         b, frames, books = codes.shape

@@ -7,13 +7,18 @@ the codec's thread; the two functions may run on any thread, each call with a st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .decoder import Decoder
 from .load import Codec
 from .state import StreamState
+
+if TYPE_CHECKING:
+    from .device_streams import DeviceStreams
 
 # What one call of the network takes at once when a whole recording is given; bounds its memory.
 _CHUNK_FRAMES = 32
@@ -30,7 +35,7 @@ class StreamDecoder:
         self._codec = codec
         self._max_slots = max_slots
         with torch.inference_mode():
-            self._state = StreamState(codec.decoder.plan, max_slots, codec.device)
+            self._state = _streams(codec, max_slots)
 
     @property
     def bytes_per_slot(self) -> int:
@@ -61,10 +66,33 @@ class StreamDecoder:
     def decode_at(self, slots: Tensor, codes: Tensor, reset: Tensor) -> Tensor:
         """:meth:`decode` with ``slots`` int64 [B], all on the device; unchecked and without a wait
         for the device, so that it can be captured."""
+        return self._state.run(slots, codes, reset)
+
+
+class _TorchStreams:
+    """The decoding network in plain torch with the state of its streams."""
+
+    def __init__(self, decoder: Decoder, max_slots: int, device: torch.device) -> None:
+        self._decoder = decoder
+        self._state = StreamState(decoder.plan, max_slots, device)
+
+    @property
+    def bytes_per_slot(self) -> int:
+        return self._state.bytes_per_slot
+
+    def run(self, slots: Tensor, codes: Tensor, reset: Tensor) -> Tensor:
         step = self._state.begin(slots, reset)
-        samples = self._codec.decoder(codes, step)
+        samples = self._decoder(codes, step)
         self._state.commit(step, codes.shape[1])
         return samples
+
+
+def _streams(codec: Codec, max_slots: int) -> _TorchStreams | DeviceStreams:
+    if codec.network is None:
+        return _TorchStreams(codec.decoder, max_slots, codec.device)
+    from .device_streams import DeviceStreams  # a CPU needs no Triton
+
+    return DeviceStreams(codec.network, max_slots, codec.device)
 
 
 @torch.inference_mode()

@@ -1,0 +1,90 @@
+"""The device's decoding network, in Triton's interpreter, against plain torch in float32."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
+
+from shoal.engine.codec import Codec, StreamDecoder, decode_codes, load_codec
+from shoal.engine.codec.config import read_config
+from shoal.engine.codec.device_streams import DeviceStreams
+from shoal.engine.codec.load import codec_of, expected_shapes
+from shoal.engine.codec.weights import checked, read_tensors
+
+TINY = Path(__file__).parents[1] / "data" / "s2_tiny"
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+FRAMES = 6
+
+
+@pytest.fixture(scope="module")
+def device_codec() -> Codec:
+    config = read_config(TINY)
+    tensors = checked(read_tensors(TINY / "codec.pth"), expected_shapes(config))
+    return codec_of(config, tensors, DEVICE, kernels=True)
+
+
+@pytest.fixture(scope="module")
+def streams() -> Tensor:
+    """Codes [3, FRAMES, 10]."""
+    generator = torch.Generator().manual_seed(3)
+    codes = torch.randint(0, 16, (3, FRAMES, 10), generator=generator, dtype=torch.int32)
+    codes[..., 0] = torch.randint(0, 64, (3, FRAMES), generator=generator, dtype=torch.int32)
+    codes[0, 0, 3] = 99  # above its book's last, which it then means
+    return codes
+
+
+@pytest.fixture(scope="module")
+def wanted(streams: Tensor) -> list[Tensor]:
+    codec = load_codec(TINY)
+    return [decode_codes(codec, codes) for codes in streams]
+
+
+def snr_db(wanted: Tensor, got: Tensor) -> float:
+    error = (wanted - got.cpu()).double().pow(2).mean()
+    return float(10 * torch.log10(wanted.double().pow(2).mean() / error))
+
+
+def test_streams_at_different_places_decode_as_in_float32(
+    device_codec: Codec, streams: Tensor, wanted: list[Tensor]
+) -> None:
+    decoder = StreamDecoder(device_codec, 4)
+    first = decoder.decode((2,), streams[1:2, :2], torch.tensor([False]))
+    # Slot 0 starts while slot 2 goes on; what slot 0 held before is forgotten.
+    decoder.decode((0,), streams[2:, :1], torch.tensor([False]))
+    both = decoder.decode((0, 2), streams[:2, [0, 1, 2, 3]], torch.tensor([True, False]))
+    frame = device_codec.frame_samples
+    assert snr_db(wanted[0][: 4 * frame], both[0]) > 50
+    assert snr_db(wanted[1][: 2 * frame], first[0]) > 50
+    assert snr_db(wanted[1][2 * frame : 6 * frame], both[1]) < 20  # those were frames 0 to 3 again
+    one = StreamDecoder(device_codec, 1)
+    parts = [
+        one.decode((0,), streams[1:2, at : at + n], torch.tensor([False]))[0]
+        for at, n in ((0, 2), (2, 4))
+    ]
+    assert snr_db(wanted[1], torch.cat(parts)) > 50
+
+
+def test_many_rows_go_through_in_passes(
+    device_codec: Codec, streams: Tensor, wanted: list[Tensor]
+) -> None:
+    assert device_codec.network is not None
+    decoder = DeviceStreams(device_codec.network, 3, DEVICE, pass_frames=2)
+    slots = torch.arange(3, device=DEVICE)
+    reset = torch.zeros(3, dtype=torch.bool, device=DEVICE)
+    with torch.inference_mode():
+        sound = decoder.run(slots, streams[:, :1].to(DEVICE), reset)
+    for row in range(3):
+        assert snr_db(wanted[row][: device_codec.frame_samples], sound[row]) > 50
+
+
+def test_a_slot_keeps_half_of_what_it_keeps_in_float32(device_codec: Codec) -> None:
+    kept = StreamDecoder(device_codec, 2).bytes_per_slot
+    plain = StreamDecoder(load_codec(TINY), 2).bytes_per_slot
+    assert abs(kept - plain / 2) < 64
