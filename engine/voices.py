@@ -49,6 +49,10 @@ class UnknownVoice(VoiceError):
     pass
 
 
+class BadVoiceId(UnknownVoice):
+    """No voice can be called that."""
+
+
 class VoiceExists(VoiceError):
     pass
 
@@ -200,7 +204,7 @@ class VoiceStore:
 
     def _place(self, voice_id: str) -> Path:
         if not _ID.fullmatch(voice_id):
-            raise UnknownVoice(
+            raise BadVoiceId(
                 "a voice id is 1 to 64 letters, digits, dots, dashes or underscores, "
                 "and begins with a letter or digit"
             )

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from shoal.engine.api import Reference
-from shoal.engine.voices import UnknownVoice, VoiceError, VoiceExists
+from shoal.engine.voices import BadVoiceId, UnknownVoice, VoiceError, VoiceExists
 from shoal.proto.codec import decode_map, pack
 from shoal.proto.errors import Code, ProtocolError
 from shoal.realtime.admission import endpoint, open_endpoint
@@ -125,6 +125,8 @@ async def _outcome(work: Callable[[], None], done: str) -> tuple[int, str]:
         await asyncio.to_thread(work)
     except VoiceExists as error:
         return 409, str(error)
+    except BadVoiceId as error:
+        return 400, str(error)
     except UnknownVoice as error:
         return 404, str(error)
     except VoiceError as error:
