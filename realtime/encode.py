@@ -18,7 +18,7 @@ from shoal.proto.messages import TtsRequest
 
 from .audio import make_encoder
 from .audio.g711 import ALAW_SILENCE, ULAW_SILENCE
-from .audio.samples import quiet_samples
+from .audio.samples import loud_samples, quiet_samples
 from .audio.voicing import Voicing
 from .rechunk import Rechunker
 
@@ -63,8 +63,16 @@ class TurnEncoder:
         self._started = False
         self._inside = False
         self._taken_samples = 0  # by the encoder, of what is said and what pushed it out
+        self._loud_samples = 0  # the same, up to the last that is not quiet
         self._owed_samples = 0  # of silence that pushed, and that later quiet may stand for
+        self._inserted_samples = 0  # the same, with what nothing will stand for
         self._sent_s = 0.0
+
+    @property
+    def inserted_s(self) -> float:
+        """Seconds of silence in the turn's sound that are not the model's. Less again when quiet
+        of the model's was left out for it, so ask after each sound given."""
+        return self._inserted_samples / self._model_rate
 
     def feed(self, samples: bytes) -> list[Chunk]:
         """Mono s16le at the model's rate."""
@@ -72,7 +80,8 @@ class TurnEncoder:
         return self._encode(self._prepared(self._voicing.shape(samples)))
 
     def flush(self) -> list[Chunk]:
-        """All that was fed so far: where the encoder is behind, silence pushes it out."""
+        """All that was fed so far, but for quiet at its end that an encoder may hold: where the
+        encoder is further behind, silence pushes it out."""
         if not self._inside:
             return []
         self._inside = False
@@ -80,10 +89,17 @@ class TurnEncoder:
         chunks += self._pushed_out()
         return chunks if self._rechunker is None else chunks + self._sized(self._rechunker.flush())
 
+    @property
+    def owed_s(self) -> float:
+        """Silence that a flush inserted, and that quiet to come may stand for."""
+        return self._owed_samples / self._model_rate
+
     def finish(self) -> list[Chunk]:
         """The rest, and the container's end."""
         chunks = self._encode(self._begun(self._prepared(self._voicing.flush())))
-        chunks += self._out(self._encoder.finish())
+        rest = self._encoder.finish()
+        if self._inside or not self._taken_samples or self._rechunker is None:
+            chunks += self._out(rest)  # otherwise it is the silence that pushed
         return chunks if self._rechunker is None else chunks + self._sized(self._rechunker.flush())
 
     def _prepared(self, samples: bytes) -> bytes:
@@ -107,22 +123,29 @@ class TurnEncoder:
     def _less_quiet(self, samples: bytes) -> bytes:
         quiet = quiet_samples(samples)
         less = min(quiet, self._owed_samples)
+        self._inserted_samples -= less
         self._owed_samples = self._owed_samples - less if 2 * quiet == len(samples) else 0
         return samples[2 * less :]
 
     def _pushed_out(self) -> list[Chunk]:
         chunks: list[Chunk] = []
-        said_s = self._taken_samples / self._model_rate
+        said_s = self._loud_samples / self._model_rate
         for _ in range(int(MOST_PUSHED_S / PUSH_S)):
             if self._encoder.encoded_s >= said_s - 1 / self._model_rate:
                 break
             chunks += self._encode(self._push)
             self._owed_samples += len(self._push) // 2
+            self._inserted_samples += len(self._push) // 2
         return chunks
 
     def _encode(self, samples: bytes) -> list[Chunk]:
+        if not samples:
+            return []
+        loud = loud_samples(samples)
+        if loud:
+            self._loud_samples = self._taken_samples + loud
         self._taken_samples += len(samples) // 2
-        return self._out(self._encoder.encode(samples)) if samples else []
+        return self._out(self._encoder.encode(samples))
 
     def _out(self, data: bytes) -> list[Chunk]:
         if self._rechunker is not None:

@@ -45,7 +45,8 @@ class FlacEncoder:
 
     def encode(self, pcm: bytes) -> bytes:
         self._write(self._samples.convert(pcm))
-        return self._bytes.new()
+        # A header alone would be a first message in which nothing sounds.
+        return self._bytes.new() if self.encoded_s else b""
 
     def finish(self) -> bytes:
         self._write(self._samples.rest())

@@ -14,9 +14,19 @@ _QUIET: Final = 32
 
 def quiet_samples(pcm: bytes) -> int:
     """How many samples of s16le are quiet before the first that is not."""
+    loud = _loud(pcm)
+    return int(loud[0]) if len(loud) else len(pcm) // 2
+
+
+def loud_samples(pcm: bytes) -> int:
+    """How many samples of s16le there are up to the last that is not quiet."""
+    loud = _loud(pcm)
+    return int(loud[-1]) + 1 if len(loud) else 0
+
+
+def _loud(pcm: bytes) -> npt.NDArray[np.intp]:
     samples = np.frombuffer(pcm, "<i2")
-    loud = np.flatnonzero((samples > _QUIET) | (samples < -_QUIET))
-    return int(loud[0]) if len(loud) else len(samples)
+    return np.flatnonzero((samples > _QUIET) | (samples < -_QUIET))
 
 
 class Samples:
