@@ -160,8 +160,8 @@ class Alignment:
 
     def _offset_s(self, samples: int) -> float:
         """Where a place of the model's audio is in the client's."""
-        inserted_s = max((total for at, total in self._inserted if at <= samples), default=0.0)
-        return samples / self._rate / self._speed + inserted_s
+        inserted_s = [total_s for at, total_s in self._inserted if at <= samples]
+        return samples / self._rate / self._speed + (inserted_s[-1] if inserted_s else 0.0)
 
     def _so_far(self, segment: _Segment) -> list[Word]:
         """The words that are inside the audio there is, at the pace the turn had until now."""

@@ -78,12 +78,20 @@ class Turn:
 
     def flush(self) -> None:
         given = self._given_samples
-        self._run(self._encoder.flush, lambda: self._flushed(given))
+        owed_s: list[float] = []
 
-    def _flushed(self, given: int) -> None:
-        """Whatever is more than was given is silence that pushed the rest out of the encoder."""
-        inserted_s = self.queued_audio_s - given / self._rate
-        if inserted_s > self._inserted_s + LEAST_INSERTED_S:
+        def flush() -> list[Chunk]:
+            chunks = self._encoder.flush()
+            owed_s.append(self._encoder.owed_s)
+            return chunks
+
+        self._run(flush, lambda: self._flushed(given, sum(owed_s)))
+
+    def _flushed(self, given: int, owed_s: float) -> None:
+        """Whatever is more than was given is silence that pushed the rest out of the encoder.
+        What of it is still owed will most likely be taken from the quiet before the next word."""
+        inserted_s = max(0.0, self.queued_audio_s - given / self._rate - owed_s)
+        if abs(inserted_s - self._inserted_s) > LEAST_INSERTED_S:
             self._inserted_s = inserted_s
             self._on_inserted(given, inserted_s)
 

@@ -27,6 +27,7 @@ class Bench:
         self.metrics = Metrics(EngineStats, 1)
         self.chunks: list[Chunk] = []
         self.failures: list[Exception] = []
+        self.inserted: list[tuple[int, float]] = []
         self._callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.pool = EncodePool(1, self._callbacks.put)
 
@@ -42,6 +43,7 @@ class Bench:
             100.0,
             self.chunks.extend,
             self.failures.append,
+            lambda at_samples, total_s: self.inserted.append((at_samples, total_s)),
         )
 
     def run_until(self, true: Callable[[], bool]) -> None:
@@ -99,6 +101,45 @@ def test_an_encoder_that_fails_on_a_lane_is_told(bench: Bench) -> None:
     turn.encode(SPEECH + b"x")  # half a sample
     bench.run_until(lambda: bool(bench.failures))
     assert isinstance(bench.failures[0], ValueError)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"sample_rate": 16_000},
+        {"format": "opus", "sample_rate": 48_000},
+        {"format": "mp3", "sample_rate": 44_100},
+        {"sample_rate": 16_000, "prosody": Prosody(speed=1.5)},
+    ],
+)
+def test_silence_that_a_flush_inserts_is_told_for_what_comes_behind_it(
+    bench: Bench, fields: dict[str, object]
+) -> None:
+    """Where sound follows sound at once, no quiet takes the inserted silence back."""
+    turn = bench.turn(**fields)
+    for _ in range(5):
+        turn.encode(SPEECH)
+        turn.flush()
+    over: list[int] = []
+    turn.in_order(lambda: over.append(1))
+    bench.run_until(lambda: bool(over))
+    speed = 1.5 if "prosody" in fields else 1.0
+    given = 4 * len(SPEECH) // 2
+    told_s = [total_s for at, total_s in bench.inserted if at <= given]
+    before_last_s = given / RATE / speed + (told_s[-1] if told_s else 0.0)
+    all_s = sum(chunk.audio_s for chunk in bench.chunks)
+    assert turn.queued_audio_s == pytest.approx(all_s)
+    # The last fifth begins where the first four ended; its own flush added what is left over.
+    assert all_s - before_last_s == pytest.approx(len(SPEECH) / 2 / RATE / speed, abs=0.12)
+    assert all(at % (len(SPEECH) // 2) == 0 for at, _ in bench.inserted)
+
+
+def test_the_end_of_a_turn_is_counted_once(bench: Bench) -> None:
+    turn = bench.turn()
+    turn.report("stop", 1, 101.0)
+    turn.report("cancelled", 1, 102.0)
+    assert bench.value("shoal_turns_ended_total", end="stop") == 1
 
 
 def test_time_to_first_audio_counts_from_the_first_text_that_is_not_blank(bench: Bench) -> None:
