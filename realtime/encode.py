@@ -89,11 +89,6 @@ class TurnEncoder:
         chunks += self._pushed_out()
         return chunks if self._rechunker is None else chunks + self._sized(self._rechunker.flush())
 
-    @property
-    def owed_s(self) -> float:
-        """Silence that a flush inserted, and that quiet to come may stand for."""
-        return self._owed_samples / self._model_rate
-
     def finish(self) -> list[Chunk]:
         """The rest, and the container's end."""
         chunks = self._encode(self._begun(self._prepared(self._voicing.flush())))

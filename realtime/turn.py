@@ -58,8 +58,6 @@ class Turn:
         self._on_chunks = on_chunks
         self._on_failed = on_failed
         self._on_inserted = on_inserted
-        self._rate = model_rate * request.prosody.speed
-        """Samples of the model in a second of the client's."""
         self._given_samples = 0
         self._inserted_s = 0.0
         self._timing: api.Timing | None = None
@@ -73,30 +71,15 @@ class Turn:
 
     def encode(self, samples: bytes) -> None:
         """:raises Exception: what an encoder on the loop raised."""
+        before = self._given_samples
         self._given_samples += len(samples) // 2
-        self._run(lambda: self._encoder.feed(samples))
+        self._run(lambda: self._encoder.feed(samples), before)
 
     def flush(self) -> None:
-        given = self._given_samples
-        owed_s: list[float] = []
-
-        def flush() -> list[Chunk]:
-            chunks = self._encoder.flush()
-            owed_s.append(self._encoder.owed_s)
-            return chunks
-
-        self._run(flush, lambda: self._flushed(given, sum(owed_s)))
-
-    def _flushed(self, given: int, owed_s: float) -> None:
-        """Whatever is more than was given is silence that pushed the rest out of the encoder.
-        What of it is still owed will most likely be taken from the quiet before the next word."""
-        inserted_s = max(0.0, self.queued_audio_s - given / self._rate - owed_s)
-        if abs(inserted_s - self._inserted_s) > LEAST_INSERTED_S:
-            self._inserted_s = inserted_s
-            self._on_inserted(given, inserted_s)
+        self._run(self._encoder.flush, self._given_samples)
 
     def finish(self) -> None:
-        self._run(self._encoder.finish)
+        self._run(self._encoder.finish, self._given_samples)
 
     def in_order(self, step: Callable[[], None]) -> None:
         """Now, or behind what the lane is still at."""
@@ -105,12 +88,15 @@ class Turn:
         else:
             self._lane.submit(list, lambda _: step())
 
-    def _run(
-        self, encode: Callable[[], list[Chunk]], then: Callable[[], None] = lambda: None
-    ) -> None:
+    def _run(self, encode: Callable[[], list[Chunk]], at_samples: int) -> None:
+        """``at_samples`` of the model's sound were given before what is encoded now."""
+        inserted_s: list[float] = []
+
         def job() -> list[Chunk]:
             with self._metrics.encode_s.time():
-                return [] if self.dropped else encode()
+                chunks = [] if self.dropped else encode()
+            inserted_s.append(self._encoder.inserted_s)
+            return chunks
 
         def done(result: list[Chunk] | Exception) -> None:
             if self.dropped:
@@ -120,12 +106,17 @@ class Turn:
                 return
             self.queued_audio_s += sum(chunk.audio_s for chunk in result)
             self._on_chunks(result)
-            then()
+            self._told(at_samples, inserted_s[0])
 
         if self._lane is None:
             done(job())
         else:
             self._lane.submit(job, done)
+
+    def _told(self, at_samples: int, inserted_s: float) -> None:
+        if abs(inserted_s - self._inserted_s) > LEAST_INSERTED_S:
+            self._inserted_s = inserted_s
+            self._on_inserted(at_samples, inserted_s)
 
     # Times --------------------------------------------------------------------------------------
 
