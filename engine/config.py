@@ -54,7 +54,7 @@ class EngineConfig:
     device: str = "auto"
     """cpu, cuda, or auto: a GPU when there is one."""
     dtype: str = "auto"
-    """On a GPU bf16 or fp8 (auto: fp8 where the GPU multiplies in it); on a CPU fp32."""
+    """On a GPU bf16, fp8 or mxfp8 (auto: fp8 where the GPU multiplies in it); on a CPU fp32."""
     slots: int | None = None
     """Turns that speak at once. None: what suits the device."""
     pages: int | None = None

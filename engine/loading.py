@@ -17,7 +17,7 @@ from .checkpoint import CheckpointError, VoiceConfig, read_voice_config
 from .codec import Codec, CodecError, load_codec
 from .config import EngineConfig
 from .cpu_runner import CpuRunner
-from .cuda.load import device_runner
+from .cuda.load import device_runner, dtype_note
 from .model.config import DualARConfig, read_config
 from .model.weights import load_weights
 from .random_model import PREFIX, SHAPES, byte_tokenizer, random_codec, random_weights
@@ -26,6 +26,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 CPU_SLOTS = 8
 GPU_SLOTS = 64
+DTYPES = ("auto", "fp32", "bf16", "fp8", "mxfp8")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,8 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Raises :class:`CheckpointError` for a model that cannot be loaded or a device that is not
     there."""
     device = _device(config.device)
+    if config.dtype not in DTYPES:
+        raise CheckpointError(f"no dtype is called {config.dtype!r}; there are {list(DTYPES)}")
     if config.slots is None:
         config = replace(config, slots=CPU_SLOTS if device.type == "cpu" else GPU_SLOTS)
     source = str(config.model)
@@ -66,7 +69,9 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         except CodecError as error:
             raise CheckpointError(str(error)) from error
         weights = load_weights(config.model, shape, progress=progress)
-        runner = device_runner(config, shape, weights, tokenizer, codec, device, progress)
+        runner = device_runner(
+            config, shape, weights, tokenizer, codec, device, progress, cache_dir=config.model
+        )
     return LoadedModel(
         name=config.model.name,
         config=shape,
@@ -74,7 +79,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         tokenizer=tokenizer,
         runner=runner,
         device=str(device),
-        note="",
+        note=_dtype_note(config, device, progress),
         codec_fingerprint=fingerprint(config.model / "codec.pth"),
     )
 
@@ -94,10 +99,26 @@ def _random(
         config, shape, random_weights(shape, device), tokenizer, codec, device, progress
     )
     voice = VoiceConfig("none", 0.7, 0.7, 30, None, shape.max_seq_len)
-    note = "random weights: what is heard is noise"
+    notes = ["random weights: what is heard is noise", _dtype_note(config, device, progress)]
     return LoadedModel(
-        f"{PREFIX}{name}", shape, voice, tokenizer, runner, str(device), note, PREFIX + name
+        f"{PREFIX}{name}",
+        shape,
+        voice,
+        tokenizer,
+        runner,
+        str(device),
+        "; ".join(note for note in notes if note),
+        PREFIX + name,
     )
+
+
+def _dtype_note(config: EngineConfig, device: torch.device, progress: Progress) -> str:
+    if device.type == "cpu":
+        return ""
+    note = dtype_note(config.dtype, torch.cuda.get_device_capability(device))
+    if note:
+        progress(note)
+    return note
 
 
 def _device(name: str) -> torch.device:

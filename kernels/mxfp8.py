@@ -167,12 +167,18 @@ def mx_gemm_kernel(
 
 
 def gemm_mx(x: Mx, weight: Mx, out: torch.Tensor, *, native: bool) -> None:
-    """out bf16 [M, N] <- x w^T. ``native``: with the matrix unit's own scaling (Blackwell)."""
+    """out bf16 [M, N] <- x w^T. ``native``: with the matrix unit's own scaling (Blackwell).
+
+    Emulated, a row has the same bits for every M: the tile of 64 rows serves them all.
+    """
     m, k = x.values.shape
     n = weight.values.shape[0]
     if k != weight.values.shape[1]:
         raise ValueError(f"rows have K = {k}, the weight {weight.values.shape[1]}")
-    rows = 16 if m <= 16 else 32 if m <= 32 else 64 if m <= 64 else 128
+    rows = 64
+    if native:
+        # The instruction is the same for every tile. A widened product's is not below 64 rows.
+        rows = 16 if m <= 16 else 32 if m <= 32 else 64 if m <= 64 else 128
     mx_gemm_kernel[(triton.cdiv(m, rows), n // 128)](
         x.values,
         x.scales,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +17,37 @@ from ..model.config import DualARConfig
 from ..runner import Runner
 from ..tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from .weights import CudaWeights
+
+GpuDtype = Literal["bf16", "fp8", "mxfp8"]
+_HOPPER = (9, 0)
+_BLACKWELL = (10, 0)
+
+
+def gpu_dtype(wanted: str, capability: tuple[int, int]) -> GpuDtype:
+    """What ``wanted`` ("auto" and all that :class:`EngineConfig` may say) comes to on a GPU of
+    ``capability``. Raises :class:`CheckpointError` where it cannot be."""
+    match wanted:
+        case "auto":
+            return "fp8" if capability >= _HOPPER else "bf16"
+        case "fp8" if capability < _HOPPER:
+            raise CheckpointError(
+                "dtype fp8 takes a GPU of compute capability 9.0 or higher, "
+                f"this one has {capability[0]}.{capability[1]}; try --dtype bf16"
+            )
+        case "bf16" | "fp8" | "mxfp8":
+            return wanted
+        case _:
+            raise CheckpointError(f"a GPU runs no {wanted}; there are bf16, fp8 and mxfp8")
+
+
+def dtype_note(wanted: str, capability: tuple[int, int]) -> str:
+    """What a user should know of ``wanted`` on this GPU, or nothing."""
+    if wanted == "mxfp8" and capability < _BLACKWELL:
+        return "MXFP8 is emulated on this GPU: right, but slow; --dtype fp8 is fast"
+    return ""
+
 
 def device_runner(
     config: EngineConfig,
@@ -26,30 +59,67 @@ def device_runner(
     progress: Progress,
     *,
     pdl: bool = True,
+    cache_dir: Path | None = None,
 ) -> Runner:
     """A runner on ``device`` in ``config.dtype`` (auto: FP8 where the GPU has it). Raises
-    :class:`CheckpointError`."""
-    from ..cuda_runner import CudaRunner
-    from .weights import device_weights  # a CPU needs no Triton
+    :class:`CheckpointError`.
 
-    dtype = config.dtype
-    if dtype == "auto":
-        dtype = "fp8" if torch.cuda.get_device_capability(device) >= (9, 0) else "bf16"
-    if dtype not in ("bf16", "fp8"):
-        raise CheckpointError(f"dtype {dtype} is not supported on this GPU; there are bf16 and fp8")
+    ``cache_dir``: the checkpoint's folder, to keep quantised weights in.
+    """
+    dtype = gpu_dtype(config.dtype, torch.cuda.get_device_capability(device))
     if codec.codebooks != shape.codebooks:
         raise CheckpointError(
             f"the codec has {codec.codebooks} codebooks, the model {shape.codebooks}"
         )
-    placed = device_weights(
-        shape,
-        weights,
-        shape.semantic_ids(tokenizer.semantic),
-        tokenizer.end_token,
-        dtype="fp8" if dtype == "fp8" else "bf16",
-        device=device,
-        progress=progress,
-    )
+    placed = placed_weights(shape, weights, tokenizer, dtype, device, progress, cache_dir=cache_dir)
+    return runner_of(config, shape, placed, codec, device, progress, pdl=pdl)
+
+
+def placed_weights(
+    shape: DualARConfig,
+    weights: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    dtype: GpuDtype,
+    device: torch.device,
+    progress: Progress,
+    *,
+    cache_dir: Path | None = None,
+) -> CudaWeights:
+    """``weights`` on ``device`` in ``dtype``. Raises :class:`CheckpointError`."""
+    from .weight_cache import WeightCache
+    from .weights import device_weights  # a CPU needs no Triton
+
+    cache = None
+    if cache_dir is not None and dtype != "bf16":
+        cache = WeightCache(cache_dir, dtype, device, progress)
+    try:
+        return device_weights(
+            shape,
+            weights,
+            shape.semantic_ids(tokenizer.semantic),
+            tokenizer.end_token,
+            dtype=dtype,
+            device=device,
+            progress=progress,
+            cache=cache,
+        )
+    except ValueError as error:
+        raise CheckpointError(f"these weights do not go into {dtype}: {error}") from error
+
+
+def runner_of(
+    config: EngineConfig,
+    shape: DualARConfig,
+    placed: CudaWeights,
+    codec: Codec,
+    device: torch.device,
+    progress: Progress,
+    *,
+    pdl: bool = True,
+) -> Runner:
+    """The runner of weights that are on ``device``."""
+    from ..cuda_runner import CudaRunner
+
     return CudaRunner(
         shape,
         placed,

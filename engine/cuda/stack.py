@@ -1,6 +1,6 @@
 """One transformer stack over the rows of a step, as the list of kernels that a graph records.
 
-Owns the buffers between kernels and their order, once in FP8 and once in bf16 around cuBLAS. What
+Owns the buffers between kernels and their order: in FP8, in bf16 around cuBLAS, in MXFP8. What
 attention reads and writes is the caller's: it is handed the projection and fills the output.
 Buffers are allocated at construction and never in a run.
 """
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from shoal.kernels.gemm import gemm_partials, gemm_rows
+from shoal.kernels.mxfp8 import Mx, gemm_mx, quantise_mx, swiglu_mx
 from shoal.kernels.norm import NormedRows, add_norm, whole_norm
 from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise
 from shoal.kernels.sampler import FastInput
 from shoal.kernels.swiglu import swiglu
 from shoal.kernels.tiles import rows_tile, tile_for
 
-from .weights import Layer, Product, StackWeights
+from .product import Product, is_mx_native
+from .weights import Layer, StackWeights
 
 Attend = Callable[[int, Layer, Tensor, NormedRows | None, "Tensor | Fp8Rows"], None]
 """(layer index, layer, projection [S, M, qkv], rows whose factor is still due, output to fill)."""
@@ -164,7 +166,70 @@ class Fp8Stack:
         gemm_partials(x, fp8, out, tile_for(fp8.n, fp8.k, out.shape[1]), pdl=self._pdl)
 
 
-StackRun = Bf16Stack | Fp8Stack
+class MxStack:
+    """MXFP8 products of bf16 rows, quantised before each. Attention stays in bf16.
+
+    The matrix unit's own where the device has it. Where it is emulated, every product runs in the
+    tile of 64 rows, so that a row has the same bits in every bucket.
+    """
+
+    def __init__(self, weights: StackWeights, rows: int, device: torch.device) -> None:
+        config = weights.config
+        attended = config.heads * config.head_dim
+
+        def buffer(width: int) -> Tensor:
+            return torch.zeros(rows, width, dtype=torch.bfloat16, device=device)
+
+        self._weights = weights
+        self._native = is_mx_native(device)
+        self.residual = buffer(config.dim)
+        self.normed = buffer(config.dim)
+        self._normed_rows = Mx.empty(rows, config.dim, device=device)
+        self._qkv = buffer(config.qkv_dim)
+        self._attended = buffer(attended)
+        self._attended_rows = Mx.empty(rows, attended, device=device)
+        self._delta = buffer(config.dim)
+        self._hidden = buffer(2 * config.ffn_dim)
+        self._gated = Mx.empty(rows, config.ffn_dim, device=device)
+        self._logits = buffer(blocks_of_32(weights.head).values.shape[0]).unsqueeze(0)
+
+    def run(self, attend: Attend, *, begun: bool = False) -> None:
+        """The whole stack. ``begun`` is the FP8 stack's."""
+        weights, residual, normed = self._weights, self.residual, self.normed
+        norms = [*(layer.attention_norm for layer in weights.layers), weights.norm]
+        whole_norm(residual, norms[0], normed, weights.eps)
+        delta = self._delta.unsqueeze(0)
+        for index, layer in enumerate(weights.layers):
+            quantise_mx(normed, self._normed_rows)
+            self._multiply(self._normed_rows, layer.qkv, self._qkv)
+            attend(index, layer, self._qkv.unsqueeze(0), None, self._attended)
+            quantise_mx(self._attended, self._attended_rows)
+            self._multiply(self._attended_rows, layer.out, self._delta)
+            whole_norm(residual, layer.ffn_norm, normed, weights.eps, delta)
+            quantise_mx(normed, self._normed_rows)
+            self._multiply(self._normed_rows, layer.gate_up, self._hidden)
+            swiglu_mx(self._hidden, self._gated)
+            self._multiply(self._gated, layer.down, self._delta)
+            whole_norm(residual, norms[index + 1], normed, weights.eps, delta)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[1, R, candidates] bf16 of ``normed`` [R, dim], R at most the stack's rows."""
+        count = normed.shape[0]
+        rows = Mx(self._normed_rows.values[:count], self._normed_rows.scales[:count])
+        quantise_mx(normed, rows)
+        out = self._logits[:, :count]
+        self._multiply(rows, self._weights.head, out[0])
+        return out
+
+    def embedded(self, _table: Tensor) -> FastInput | None:
+        """An MXFP8 stack begins with its own norm."""
+        return None
+
+    def _multiply(self, x: Mx, weight: Product, out: Tensor) -> None:
+        gemm_mx(x, blocks_of_32(weight), out, native=self._native)
+
+
+StackRun = Bf16Stack | Fp8Stack | MxStack
 
 
 def make_stack(
@@ -173,12 +238,14 @@ def make_stack(
     """The stack that goes with the weights' dtype. ``pdl`` is the FP8 stack's."""
     if isinstance(weights.head, Fp8Weight):
         return Fp8Stack(weights, rows, device, pdl)
+    if isinstance(weights.head, Mx):
+        return MxStack(weights, rows, device)
     return Bf16Stack(weights, rows, device)
 
 
 def wide(weight: Product) -> Tensor:
     """The bf16 weight."""
-    if isinstance(weight, Fp8Weight):
+    if not isinstance(weight, Tensor):
         raise TypeError("this stack multiplies in bf16")
     return weight
 
@@ -187,6 +254,13 @@ def narrow(weight: Product) -> Fp8Weight:
     """The FP8 weight."""
     if not isinstance(weight, Fp8Weight):
         raise TypeError("this stack multiplies in FP8")
+    return weight
+
+
+def blocks_of_32(weight: Product) -> Mx:
+    """The MXFP8 weight."""
+    if not isinstance(weight, Mx):
+        raise TypeError("this stack multiplies in MXFP8")
     return weight
 
 

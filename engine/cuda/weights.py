@@ -1,8 +1,7 @@
 """A DualAR's weights on the device, in the form its kernels want.
 
-Owns the fusing of projections, the cut of the head to its candidates, the choice between bf16 and
-block-scaled FP8 for each product, and the check that every quantised block still is the block it
-came from. Called once at start.
+Owns the fusing of projections, the cut of the head to its candidates, and which stack is in bf16
+and which in the wanted dtype. Called once at start.
 """
 
 from __future__ import annotations
@@ -10,21 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from shoal.kernels.pages import Heads
-from shoal.kernels.quantise import Fp8Weight, quantise_weight, worst_block_error
 
 from ..model.config import DualARConfig, StackConfig
 from ..model.dual_ar import rope_table
-
-Dtype = Literal["bf16", "fp8"]
-Product = Tensor | Fp8Weight
-WORST_BLOCK_ERROR = 0.06
-"""About 0.03 is e4m3's own rounding; a block with a wrong scale shows 0.3 and more."""
+from .product import Dtype, Product, narrowed
+from .weight_cache import WeightCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,16 +78,20 @@ def device_weights(
     dtype: Dtype,
     device: torch.device,
     progress: Callable[[str], None] | None = None,
+    cache: WeightCache | None = None,
 ) -> CudaWeights:
     """Move ``weights`` (canonical names) to ``device``. Raises ``ValueError`` for shapes that the
-    FP8 kernels cannot serve, and for a weight whose quantised blocks are not its own."""
+    quantised kernels cannot serve, and for a weight whose quantised blocks are not its own.
+
+    ``cache``: quantised weights of an earlier start are taken from it, and new ones left in it.
+    """
     say = progress or (lambda _line: None)
 
     def take(key: str) -> Tensor:
         return weights[key].to(device=device, dtype=torch.bfloat16).contiguous()
 
     def product(name: str, weight: Tensor) -> Product:
-        return weight if dtype == "bf16" else _quantised(name, weight)
+        return weight if dtype == "bf16" else narrowed(name, weight, dtype, cache)
 
     embeddings = take("embeddings.weight")
     head = embeddings if config.tied_head else take("output.weight")
@@ -101,14 +99,16 @@ def device_weights(
     end_row = head[end_token : end_token + 1].contiguous()
     say("slow stack")
     wide = _stack(config, config.slow, "layers", config.max_seq_len, take, lambda _, w: w, device)
-    slow_layers = wide if dtype == "bf16" else tuple(_narrow(layer, product) for layer in wide)
+    slow_layers = wide
+    if dtype != "bf16":
+        slow_layers = tuple(_narrow(f"layers.{i}", at, product) for i, at in enumerate(wide))
     norm = take("norm.weight")
     say("fast stack")
     fast_wide = _stack(config, config.fast, "fast_layers", config.codebooks, take, product, device)
     project = None
     if config.projects_fast_input:
         project = (take("fast_project_in.weight"), take("fast_project_in.bias"))
-    return CudaWeights(
+    placed = CudaWeights(
         codebooks=config.codebooks,
         codebook_size=config.codebook_size,
         semantic_begin=semantic.start,
@@ -128,34 +128,27 @@ def device_weights(
             config.fast,
             fast_wide,
             take("fast_norm.weight"),
-            product("fast head", take("fast_output.weight")),
+            product("fast_head", take("fast_output.weight")),
             config.norm_eps,
         ),
     )
+    if cache is not None and dtype != "bf16":
+        cache.save()
+    return placed
 
 
-def _quantised(name: str, weight: Tensor) -> Fp8Weight:
-    quantised = quantise_weight(weight)
-    rows, columns = quantised.scales.shape
-    corners = ((0, 0), (rows - 1, columns - 1), (rows // 2, columns // 3))
-    error = worst_block_error(quantised, weight, corners)
-    if error > WORST_BLOCK_ERROR:
-        raise ValueError(f"{name}: a quantised block is {error:.2f} away from its source")
-    return quantised
-
-
-def _narrow(layer: Layer, product: Callable[[str, Tensor], Product]) -> Layer:
+def _narrow(at: str, layer: Layer, product: Callable[[str, Tensor], Product]) -> Layer:
     def again(name: str, weight: Product) -> Product:
-        if isinstance(weight, Fp8Weight):
+        if not isinstance(weight, Tensor):
             raise TypeError("a quantised weight is not quantised again")
-        return product(name, weight)
+        return product(f"{at}.{name}", weight)
 
     return Layer(
         attention_norm=layer.attention_norm,
         qkv=again("wqkv", layer.qkv),
         out=again("wo", layer.out),
         ffn_norm=layer.ffn_norm,
-        gate_up=again("w1 and w3", layer.gate_up),
+        gate_up=again("w1w3", layer.gate_up),
         down=again("w2", layer.down),
         heads=layer.heads,
     )
@@ -190,7 +183,7 @@ def _stack(
                 qkv=product(f"{at}.wqkv", take(f"{at}.attention.wqkv.weight")),
                 out=product(f"{at}.wo", take(f"{at}.attention.wo.weight")),
                 ffn_norm=take(f"{at}.ffn_norm.weight"),
-                gate_up=product(f"{at}.w1 and w3", gate_up),
+                gate_up=product(f"{at}.w1w3", gate_up),
                 down=product(f"{at}.w2", take(f"{at}.feed_forward.w2.weight")),
                 heads=Heads(
                     queries=stack.heads,
