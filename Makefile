@@ -5,6 +5,7 @@
 PY ?= python3
 ARGS ?=
 VENV := .venv
+CLIENTS := .clients
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # What a run in CI must have passed at least, so that it cannot pass by running nothing.
@@ -23,7 +24,7 @@ help:
 	@echo "make bench      latency and throughput of this machine, one table"
 	@echo "make load       a load test; ARGS='--help' lists its flags"
 	@echo "make doctor     what this machine has and lacks"
-	@echo "make clean      remove what was built (distclean: .venv too)"
+	@echo "make clean      remove what was built (distclean: .venv and .clients too)"
 
 serve: $(VENV)/.run
 	@$(BIN)/shoal serve $(ARGS)
@@ -34,7 +35,7 @@ demo: $(VENV)/.run
 doctor: $(VENV)/.run
 	@$(BIN)/shoal doctor $(ARGS)
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(CLIENTS)/.installed
 	$(BIN)/pytest tests/unit tests/e2e $(if $(CI),--at-least $(MIN_TESTS)) $(ARGS)
 
 test-gpu: $(VENV)/.dev
@@ -67,10 +68,11 @@ load: $(VENV)/.dev
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis out.wav
-	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv/*' \
+	  -not -path './$(CLIENTS)/*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) *.egg-info
+	rm -rf $(VENV) $(CLIENTS) *.egg-info
 
 # The environment --------------------------------------------------------------------------------
 # .run is what the server needs, .dev adds the tools and the speech recogniser of the tests.
@@ -95,6 +97,13 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -q -e '.[dev,asr]' -c constraints.txt
 	@# For its weights; what it asks for is large, partly to be compiled, and not needed.
 	$(PIP) install -q --no-deps Resemblyzer==0.1.4
+	@touch $@
+
+# Other vendors' clients, which the tests run as they are. A half-built one is built again.
+$(CLIENTS)/.installed: tests/clients/requirements.txt | $(VENV)/.run
+	@echo "Installing other vendors' clients into $(CLIENTS) for the tests."
+	$(PY) -m venv --clear $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	@touch $@
 
 # Installs a Debian package as root or with a password-less sudo; fails where it can do neither.

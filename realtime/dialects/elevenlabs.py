@@ -156,6 +156,9 @@ class _Options:
     request: TtsRequest
     auto_mode: bool
     inactivity_s: float
+    absolute: bool
+    """Times count from the begin of the context and not of the message: clients that ask for
+    ``sync_alignment`` read them so, the others add up the messages' spans."""
 
 
 def _options(connection: HTTPConnection) -> _Options:
@@ -165,7 +168,12 @@ def _options(connection: HTTPConnection) -> _Options:
     except ValueError:
         asked_s = DEFAULT_INACTIVITY_S
     inactivity_s = min(max(asked_s, 1.0), MOST_INACTIVITY_S) if asked_s == asked_s else 1.0
-    return _Options(request_of(connection), query.get("auto_mode") == "true", inactivity_s)
+    return _Options(
+        request_of(connection),
+        auto_mode=query.get("auto_mode") == "true",
+        inactivity_s=inactivity_s,
+        absolute=query.get("sync_alignment") == "true",
+    )
 
 
 class _Reader:
@@ -246,14 +254,15 @@ class _Reader:
     def _open(self, key: str, fields: Fields) -> Context:
         self._flushed.discard(key)
         request = with_settings(self._options.request, fields)
-        writer = _Writer(None if not self._multiple else key)
+        writer = _Writer(key if self._multiple else None, self._options.absolute)
         return self._contexts.open(key, Start(request, True), writer.write, (Finish, Cancelled))
 
 
 class _Writer:
     """What one context's session answers."""
 
-    def __init__(self, key: str | None) -> None:
+    def __init__(self, key: str | None, absolute: bool) -> None:
+        self._absolute = absolute
         self._named = {} if key is None else {"contextId": key}
         self._timeline = Timeline()
         self._told_s = 0.0
@@ -279,7 +288,8 @@ class _Writer:
     def _output(self, audio: str, piece: Piece | None) -> str:
         alignment = None
         if piece is not None:
-            starts, durations = milliseconds(piece.characters, self._told_s)
+            since_s = 0.0 if self._absolute else self._told_s
+            starts, durations = milliseconds(piece.characters, since_s)
             self._told_s = piece.characters[-1].end_s
             alignment = {
                 "chars": [c.text for c in piece.characters],

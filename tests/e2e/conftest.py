@@ -98,6 +98,12 @@ def shared() -> Iterator[Server]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def make_server() -> Serve:
+    """Start a server; who calls this stops it."""
+    return lambda engine, **config: Server(engine, ServerConfig(port=0, **config)).start()
+
+
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start servers; keyword arguments are the config's, ``engine`` is a fast fake by default."""
