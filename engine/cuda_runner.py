@@ -47,7 +47,10 @@ _MEMORY_SHARE = 0.8
 
 
 class CudaRunner:
-    """See :class:`shoal.engine.runner.Runner` for the methods' contracts."""
+    """See :class:`shoal.engine.runner.Runner` for the methods' contracts.
+
+    Before :meth:`warm_up` steps and prefills launch their kernels one by one.
+    """
 
     def __init__(
         self,
@@ -165,7 +168,12 @@ class CudaRunner:
         with torch.inference_mode():
             with torch.cuda.stream(self._decode_stream):
                 self._staging.send(staged)
-                self._graphs[bucket, staged.shared and bucket >= SHARING_ROWS].replay()
+                shared = staged.shared and bucket >= SHARING_ROWS
+                graph = self._graphs.get((bucket, shared))
+                if graph is None:
+                    self._steps[bucket].run(shared=shared)
+                else:
+                    graph.replay()
                 computed.record()
             with torch.cuda.stream(self._copy_stream):
                 self._copy_stream.wait_event(computed)
