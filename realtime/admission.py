@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from shoal.proto.errors import ProtocolError
 
 from .answers import Refused, error_response, gateway_of, refusal_for
+from .bodies import budget_of
 from .gateway import Refusal
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -53,6 +54,7 @@ class _Endpoint:
         try:
             await (await self._answer(request))(scope, receive, send)
         finally:
+            budget_of(request).give_back(request)
             if self._counts:
                 gateway.vacate()
 

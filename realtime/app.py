@@ -19,6 +19,7 @@ from shoal.engine.api import Engine
 
 from . import page, status
 from .answers import error_response
+from .bodies import BodyBudget
 from .config import ServerConfig
 from .cors import cors
 from .dialects import cartesia, deepgram, elevenlabs, elevenlabs_http, fish_live, openai
@@ -61,6 +62,7 @@ def create_app(engine: Engine, config: ServerConfig) -> Starlette:
     )
     app.router.default = _nowhere
     app.state.gateway = gateway
+    app.state.body_budget = BodyBudget()
     return app
 
 

@@ -23,8 +23,10 @@ from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import MAX_MESSAGE_BYTES
 
 from .answers import Refused
-from .gateway import Refusal
+from .gateway import RETRY_AFTER_S, Refusal
 
+BUDGET_BYTES: Final = 512 << 20
+"""All bodies at one time together."""
 BODY_S: Final = 60.0
 """How long a client may take to send its body."""
 MAX_JSON_MARKUP: Final = 64 << 10
@@ -33,6 +35,7 @@ MAX_PARTS: Final = 256
 MSGPACK_TYPES: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 FORM_TYPES: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_HELD = "shoal.body_bytes"
 _GONE = Refusal(499, "Client closed the request")
 
 
@@ -48,20 +51,49 @@ class Form:
         return self.values[name][-1] if name in self.values else None
 
 
+class BodyBudget:
+    """How much all bodies together may take: many clients that each keep to the limit could still
+    fill the memory. ``app.state.body_budget``; on the event loop."""
+
+    def __init__(self, limit_bytes: int = BUDGET_BYTES) -> None:
+        self._left = limit_bytes
+
+    def take(self, request: Request, count: int) -> None:
+        """For as long as ``request`` is being answered.
+
+        :raises Refused: 503, there is no more.
+        """
+        if count > self._left:
+            raise Refused(Refusal(503, "Too many large bodies at once", RETRY_AFTER_S))
+        self._left -= count
+        request.scope[_HELD] = request.scope.get(_HELD, 0) + count
+
+    def give_back(self, request: Request) -> None:
+        """``request`` was answered."""
+        self._left += cast(int, request.scope.pop(_HELD, 0))
+
+
+def budget_of(request: Request) -> BodyBudget:
+    return cast(BodyBudget, request.app.state.body_budget)
+
+
 def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def read_body(request: Request, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
-    """:raises Refused: 413 over the limit, 408 when it does not come."""
+    """:raises Refused: 413 over the limit, 408 when it does not come, 503 when others' fill the
+    memory."""
     too_big = Refused(Refusal(413, f"Body over {limit_bytes >> 20} MiB"))
     declared = request.headers.get("content-length", "")
     body = bytearray()
+    budget = budget_of(request)
     try:
         async with asyncio.timeout(BODY_S):
             over = declared.isdigit() and int(declared) > limit_bytes
             async for chunk in request.stream():
                 if not over:
+                    budget.take(request, len(chunk))
                     body += chunk
                     over = len(body) > limit_bytes
                 if over:
