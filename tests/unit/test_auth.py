@@ -21,6 +21,10 @@ KEYS = ("first-key", "second-key")
         ({}, {"token": "t"}, "t"),
         ({}, {"api_key": "", "token": "t"}, "t"),
         ({}, {}, None),
+        ({"sec-websocket-protocol": "fish.v1, bearer.abc"}, {}, "abc"),
+        ({"sec-websocket-protocol": "bearer.a,bearer.b"}, {"token": "t"}, "a"),
+        ({"sec-websocket-protocol": "fish.v1,bearer."}, {"token": "t"}, "t"),
+        ({"sec-websocket-protocol": "bearer.a", "authorization": "Bearer b"}, {}, "b"),
     ],
 )
 def test_where_a_key_is_looked_for(
@@ -92,3 +96,16 @@ def test_a_refusal_has_the_status_that_clients_know() -> None:
     assert auth.refusal({}, {}, (), ()) is None
     assert auth.refusal(page, {}, (), ()) == (403, "Origin not allowed")
     assert auth.refusal(page, {"token": "second-key"}, KEYS, ()) is None
+
+
+def test_a_token_does_for_a_key_where_tokens_are_taken() -> None:
+    query = {"token": "once"}
+    assert auth.refusal({}, query, KEYS, (), {"once"}.__contains__) is None
+    assert auth.refusal({}, query, KEYS, (), {"other"}.__contains__) is not None
+    assert auth.refusal({}, query, KEYS, ()) is not None
+    assert auth.refusal({}, {}, KEYS, (), lambda _: True) is not None
+
+
+def test_subprotocols_are_those_offered() -> None:
+    assert auth.subprotocols({"sec-websocket-protocol": " a, ,b,"}) == ["a", "b"]
+    assert auth.subprotocols({}) == []

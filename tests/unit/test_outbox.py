@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.realtime.outbox import MAX_NOTES, Kind, Outbox, OutboxFull, Outgoing
+from shoal.realtime.outbox import MAX_MARKS, MAX_NOTES, Kind, Outbox, OutboxFull, Outgoing
 
 
 def audio(seconds: float, size: int = 1000) -> Outgoing:
@@ -15,6 +15,7 @@ def audio(seconds: float, size: int = 1000) -> Outgoing:
 
 FINISH = Outgoing(b"finish", Kind.FINISH)
 NOTE = Outgoing(b"note", Kind.NOTE)
+MARK = Outgoing(b"mark", Kind.MARK)
 
 
 def test_messages_leave_in_order_and_kinds_do_not_overtake() -> None:
@@ -142,3 +143,26 @@ def test_no_sequence_makes_a_count_negative_or_loses_the_order(
                     popped = int(item.payload)
         assert outbox.held_s >= -1e-9 and outbox.wire_bytes >= 0
         outbox.pause_change()
+
+
+def test_marks_keep_their_place_and_go_with_their_turn() -> None:
+    outbox = Outbox()
+    for item in (audio(0.1), MARK, NOTE, FINISH):
+        outbox.push(item)
+    assert outbox.pop() == audio(0.1) and outbox.pop() == MARK
+    outbox.push(MARK)
+    outbox.drop_turn()
+    assert outbox.pop() == NOTE and outbox.empty
+
+
+def test_marks_that_nobody_reads_are_bounded() -> None:
+    outbox = Outbox()
+    for _ in range(MAX_MARKS):
+        outbox.push(MARK)
+    with pytest.raises(OutboxFull):
+        outbox.push(MARK)
+    outbox.pop()
+    outbox.push(MARK)
+    outbox.drop_turn()
+    for _ in range(MAX_MARKS):
+        outbox.push(MARK)

@@ -15,16 +15,27 @@ from shoal.proto.errors import CLOSE_CODES, Code, ProtocolError
 from shoal.proto.messages import (
     MAX_MESSAGE_BYTES,
     MAX_TEXT_CHARS,
+    PROTOCOL_VERSION,
+    Aligned,
     Audio,
+    Cancel,
+    Cancelled,
+    ClientMessage,
     Error,
     Finish,
     Flush,
+    Flushed,
+    Heard,
     Log,
+    Played,
+    Ready,
+    ServerMessage,
     Start,
     Stop,
     Text,
     TtsRequest,
     Unknown,
+    Word,
 )
 
 
@@ -52,6 +63,18 @@ def code_of(data: bytes) -> Code:
         ({"event": "flush"}, Flush()),
         ({"event": "stop", 7: "odd key", b"k": 1}, Stop()),
         ({"event": "hello"}, Unknown()),
+        ({"event": "flush", "id": "f"}, Flush("f")),
+        ({"event": "flush", "id": 7}, Flush(7)),
+        ({"event": "flush", "id": None}, Flush()),
+        ({"event": "cancel"}, Cancel()),
+        ({"event": "cancel", "audio_ms": 250}, Cancel(0.25)),
+        ({"event": "played", "audio_ms": 1500.0}, Played(1.5)),
+        ({"event": "start", "timestamps": True}, Start(TtsRequest(), timestamps=True)),
+        ({"event": "start", "timestamps": 1, "ready": "yes"}, Start(TtsRequest())),
+        (
+            {"event": "start", "ready": True, "context_id": "c"},
+            Start(TtsRequest(), ready=True, context_id="c"),
+        ),
         ({"event": ""}, Unknown()),
     ],
 )
@@ -78,6 +101,14 @@ def test_client_frames(frame: object, message: object) -> None:
         (pack({"event": "text", "text": 5}), Code.MALFORMED),
         (pack({"event": "text", "text": "x" * (MAX_TEXT_CHARS + 1)}), Code.TOO_BIG),
         (pack({"event": "start", "request": [1]}), Code.BAD_REQUEST),
+        (pack({"event": "start", "context_id": 1.5}), Code.BAD_REQUEST),
+        (pack({"event": "flush", "id": True}), Code.MALFORMED),
+        (pack({"event": "flush", "id": "x" * 257}), Code.MALFORMED),
+        (pack({"event": "flush", "id": 1 << 60}), Code.MALFORMED),
+        (pack({"event": "played"}), Code.MALFORMED),
+        (pack({"event": "played", "audio_ms": -1}), Code.MALFORMED),
+        (pack({"event": "played", "audio_ms": math.nan}), Code.MALFORMED),
+        (pack({"event": "cancel", "audio_ms": "1"}), Code.MALFORMED),
         (bytes(MAX_MESSAGE_BYTES + 1), Code.TOO_BIG),
     ],
 )
@@ -115,7 +146,7 @@ def test_any_bytes_give_a_message_or_a_protocol_error(data: bytes) -> None:
     except ProtocolError as error:
         assert error.message
     else:
-        assert isinstance(message, (Start, Text, Flush, Stop, Unknown))
+        assert isinstance(message, ClientMessage)
 
 
 _SCALARS = (
@@ -173,14 +204,50 @@ def test_a_client_survives_any_bytes_too(data: bytes) -> None:
         (Error("no"), {"event": "error", "error": "no"}),
         (Error("no", 8), {"event": "error", "error": "no", "max_concurrency": 8}),
         (Log("hm"), {"event": "log", "message": "hm"}),
+        (Flushed("f", 1.25), {"event": "flushed", "id": "f", "audio_ms": 1250}),
+        (Cancelled(0.5), {"event": "cancelled", "audio_ms": 500}),
+        (
+            Cancelled(0.5, Heard("One", 3)),
+            {"event": "cancelled", "audio_ms": 500, "heard": {"text": "One", "chars": 3}},
+        ),
     ],
 )
 def test_server_frames_have_the_keys_that_clients_index(
-    message: Audio | Finish | Error | Log, fields: dict[str, object]
+    message: ServerMessage, fields: dict[str, object]
 ) -> None:
     data = codec.encode_server(message, time_ms=12)
     assert msgpack.unpackb(data) == fields
     assert codec.decode_server(data) == message
+
+
+def test_ready_and_alignments_are_maps_too() -> None:
+    assert msgpack.unpackb(codec.encode_server(Ready("pcm", 8000, "m"), 12, "c")) == {
+        "event": "ready",
+        "format": "pcm",
+        "sample_rate": 8000,
+        "model": "m",
+        "version": PROTOCOL_VERSION,
+        "context_id": "c",
+    }
+    aligned = Aligned(1, "Hi.", 1.5, 0.5, (Word("Hi", 0.0, 0.25, 0, 2),), True)
+    assert msgpack.unpackb(codec.encode_server(aligned)) == {
+        "event": "aligned",
+        "segment": 1,
+        "text": "Hi.",
+        "offset_s": 1.5,
+        "audio_s": 0.5,
+        "words": [{"text": "Hi", "start_s": 0.0, "end_s": 0.25, "begin": 0, "end": 2}],
+        "final": True,
+        "estimated": True,
+    }
+
+
+@given(st.text(max_size=100))
+def test_any_text_frame_gives_a_message_or_a_protocol_error(text: str) -> None:
+    try:
+        codec.decode_client_json(text)
+    except ProtocolError as error:
+        assert error.code is Code.MALFORMED
 
 
 def test_audio_is_a_binary_and_not_a_string() -> None:
@@ -198,6 +265,8 @@ def test_what_a_client_encodes_a_server_decodes() -> None:
     )
     assert codec.decode_client(codec.encode_text("a")) == Text("a")
     assert codec.decode_client(codec.encode_flush()) == Flush()
+    assert codec.decode_client(codec.encode_flush("f")) == Flush("f")
+    assert codec.decode_client(codec.encode_cancel()) == Cancel()
     assert codec.decode_client(codec.encode_stop()) == Stop()
 
 
