@@ -52,7 +52,13 @@ def norm_leaky(x: Tensor, gain: Tensor, offset: Tensor, mask: Tensor, count: Ten
 
 
 def norm_snake(
-    x: Tensor, gain: Tensor, offset: Tensor, mask: Tensor, count: Tensor, alpha: Tensor, like: Tensor
+    x: Tensor,
+    gain: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    count: Tensor,
+    alpha: Tensor,
+    like: Tensor,
 ):
     y = _normed(x, gain, offset, mask, count)
     return (y + torch.sin(alpha * y).square() / alpha).to(like.dtype)
@@ -161,9 +167,7 @@ class SoundSide:
         waves = waves * voiced + noise * torch.randn_like(waves)
         at = "decoder.generator.m_source.l_linear"
         source = torch.tanh(self._w.linear(at, waves.transpose(1, 2)))[..., 0]
-        spectrum = torch.stft(
-            source, _STFT, _HOP, _STFT, window=self._window, return_complex=True
-        )
+        spectrum = torch.stft(source, _STFT, _HOP, _STFT, window=self._window, return_complex=True)
         return torch.cat([spectrum.abs(), spectrum.angle()], 1)
 
     def _generate(self, x: Tensor, source: Tensor, style: Tensor, span: _Span) -> Tensor:

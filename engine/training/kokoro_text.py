@@ -136,12 +136,12 @@ class TextSide:
             )
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
             mixed = mixed.transpose(1, 2).reshape(batch, steps, -1)
-            x = self._norm(f"{at}.attention.LayerNorm", x + w.linear(f"{at}.attention.dense", mixed))
+            x = self._norm(
+                f"{at}.attention.LayerNorm", x + w.linear(f"{at}.attention.dense", mixed)
+            )
             inner = F.gelu(w.linear(f"{at}.ffn", x), approximate="tanh")
             x = self._norm(f"{at}.full_layer_layer_norm", x + w.linear(f"{at}.ffn_output", inner))
         return x
 
     def _norm(self, at: str, x: Tensor) -> Tensor:
-        return F.layer_norm(
-            x, x.shape[-1:], self._w[f"{at}.weight"], self._w[f"{at}.bias"], 1e-12
-        )
+        return F.layer_norm(x, x.shape[-1:], self._w[f"{at}.weight"], self._w[f"{at}.bias"], 1e-12)

@@ -153,6 +153,4 @@ def read_speech(folder: Path) -> Speech:
     if len(audio) != FRAME * len(where) or int(meta["frames"].sum()) != len(where):
         raise ValueError(f"{folder}: audio, phonemes and index are of different lengths")
     names = tuple(str(name) for name in meta["names"])
-    return Speech(
-        meta["text"], meta["speaker"], meta["start"], meta["frames"], names, audio, where
-    )
+    return Speech(meta["text"], meta["speaker"], meta["start"], meta["frames"], names, audio, where)

@@ -163,6 +163,7 @@ def speak(
     batches = Batches(lengths, batch_phonemes, seed + 1)
     dropped = said = 0
     named = len(styles.speakers.names)
+
     def keep(
         batch: npt.NDArray[np.int64],
         speakers: npt.NDArray[np.int64],
@@ -252,7 +253,5 @@ def main(argv: list[str]) -> int:
             seed=flags.seed,
         )
         hours = out.frames * FRAME / RATE / 3600
-        print(
-            f"{len(out)} utterances, {hours:.2f} h in {budget.spent_s:.0f} s, {dropped} dropped"
-        )
+        print(f"{len(out)} utterances, {hours:.2f} h in {budget.spent_s:.0f} s, {dropped} dropped")
         return 0 if len(out) else 1

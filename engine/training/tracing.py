@@ -23,6 +23,7 @@ class Trace:
         self._budget = budget
         self._sums: dict[str, list[Tensor]] = {}
         self._since_s, self._count = budget.spent_s, 0
+        self._silent = True
 
     def __enter__(self) -> Trace:
         return self
@@ -40,8 +41,9 @@ class Trace:
         for name, value in values.items():
             self._sums.setdefault(name, []).append(value)
         self._count += 1
-        if step % EVERY and self._count > 1:
+        if step % EVERY and not self._silent:
             return False
+        self._silent = False
         means = {name: float(torch.stack(kept).mean()) for name, kept in self._sums.items()}
         spent_s = self._budget.spent_s
         rate = self._count / max(1e-9, spent_s - self._since_s)
