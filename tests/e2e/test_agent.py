@@ -16,6 +16,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from shoal.engine.fake import FakeEngine
+from shoal.engine.voices import VoiceStore
 
 Serve = Callable[..., Any]
 VOICE = Path(__file__).parents[1] / "data" / "voices"
@@ -111,7 +112,8 @@ async def test_without_a_server_the_tools_say_how_to_start_one(unused_tcp_port: 
 async def test_a_voice_that_is_cloned_can_speak(
     serve: Serve, unused_tcp_port: int, tmp_path: Path
 ) -> None:
-    server = serve(FakeEngine(speed=50.0))
+    voices_dir = tmp_path / "voices"
+    server = serve(FakeEngine(speed=50.0, store=VoiceStore(voices_dir)), voices_dir=voices_dir)
     recording = next(VOICE.glob("*.ogg"))
     async with over_stdio(server, unused_tcp_port) as client:
         voice = said(
