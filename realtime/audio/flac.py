@@ -49,7 +49,8 @@ class FlacEncoder:
         return self._bytes.new() if self.encoded_s else b""
 
     def finish(self) -> bytes:
-        self._write(self._samples.rest())
+        # libsndfile writes no header before there is a sample.
+        self._write(self._samples.rest() or (b"" if self._taken else bytes(2)))
         self._file.close()
         self._finished = True
         return self._bytes.new()

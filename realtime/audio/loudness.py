@@ -18,13 +18,13 @@ Wave = npt.NDArray[np.float32]
 TARGET_LUFS: Final = -20.0
 MOST_DB: Final = 15.0
 """Most gain, up or down."""
-FIRST_DB_PER_S: Final = 20.0
+FIRST_DB_PER_S: Final = 24.0
 """How fast the gain may change in the first half second of speech: its level is found then."""
 LATER_DB_PER_S: Final = 2.0
 _BLOCKS_A_SECOND: Final = 100
 _FIRST_BLOCKS: Final = 50
 _MEMORY_BLOCKS: Final = 300
-_CERTAIN_BLOCKS: Final = 15
+_CERTAIN_BLOCKS: Final = 8
 """After this much speech two thirds of what its level asks for are done."""
 _PAUSE_LUFS: Final = -50.0
 _OFFSET_LUFS: Final = -0.691

@@ -22,6 +22,8 @@ _QUALITY: Final = 5
 _DELAY: Final = 576 + 529
 """Samples: LAME's delay and that of every decoder."""
 _ID3: Final = b"ID3\x04\0\0" + bytes((0, 0, 0, 21)) + b"TSSE\0\0\0\x0b\0\0\x03shoal live"
+_LEAST_FRAMES: Final = 2
+"""Decoders take a single frame for chance."""
 _FLUSH_SAMPLES: Final = 1152
 
 
@@ -66,6 +68,7 @@ class Mp3Encoder:
     def finish(self) -> bytes:
         out = self._out(self._take(self._samples.rest()))
         needed = -(-(self._taken + _DELAY) // self._frame_samples) if self._taken else 0
+        needed = max(needed, _LEAST_FRAMES if needed else 0)
         while self._frames < needed:
             silence = bytes(self._lame.encode(bytes(2 * _FLUSH_SAMPLES)))
             out += self._out(silence, needed - self._frames)
