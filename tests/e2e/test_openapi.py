@@ -21,6 +21,7 @@ from shoal.engine.fake import FakeEngine
 from shoal.engine.voices import VoiceStore
 from shoal.proto.request import RATES
 from shoal.realtime.rest.openapi import document
+from shoal.realtime.speaking import CONTENT_TYPES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what it imports warns of itself
@@ -91,3 +92,12 @@ def test_every_route_of_the_api_is_in_the_document(shared: Any) -> None:
     live = {path for path in routed if path.startswith("/v1/tts/live")}
     published: Any = document()
     assert routed - live <= published["paths"].keys()
+
+
+def test_the_page_of_the_protocol_knows_every_path_and_content_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
+    published: Any = document()
+    unsaid = {path for path in published["paths"] if f"{path}`" not in page}
+    assert unsaid <= {"/v1/health", "/metrics"}
+    for name, kind in CONTENT_TYPES.items():
+        assert f"| `{name}` | `{kind}` |" in page
