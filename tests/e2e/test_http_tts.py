@@ -300,3 +300,36 @@ async def test_a_recording_in_a_form(http: httpx.AsyncClient) -> None:
     good = await http.post(TTS, files=[recording], data={"text": "Hi", "texts": "yes", **PCM})
     assert good.status_code == 200
     refused(await http.post(TTS, files=[recording], data={"text": "Hi"}), 400, "texts")
+
+
+async def test_a_turn_is_finished_before_the_server_goes(serve: Any) -> None:
+    server = serve(FakeEngine(speed=4.0))
+    fields = {"text": TEXT, "seed": 1, **PCM}
+    async with httpx.AsyncClient(base_url=server.http, timeout=10) as client:
+        async with client.stream("POST", TTS, json=fields) as answer:
+            server.server.should_exit = True
+            chunks = [chunk async for chunk in answer.aiter_raw()]
+        assert len(b"".join(chunks)) > 48_000
+
+
+async def test_one_connection_takes_one_turn_after_another(http: httpx.AsyncClient) -> None:
+    streams = set()
+    for number in range(3):
+        async with http.stream("POST", TTS, json={"text": "Hi", "seed": 1, **PCM}) as answer:
+            streams.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
+            assert len(await answer.aread()) > 1024, number
+    assert len(streams) == 1
+
+
+async def test_many_turns_at_once_stay_apart(serve: Any) -> None:
+    server = serve(FakeEngine(slots=16, speed=50.0, voices=[f"v{n}" for n in range(16)]))
+
+    async def one(client: httpx.AsyncClient, number: int) -> bytes:
+        fields = {"text": TEXT, "reference_id": f"v{number}", **PCM}
+        return (await client.post(TTS, json=fields)).content
+
+    async with httpx.AsyncClient(base_url=server.http, timeout=10) as client:
+        alone = [await one(client, number) for number in range(16)]
+        beside = await asyncio.gather(*(one(client, number) for number in range(16)))
+    assert beside == alone and len(set(alone)) > 8
+    await server.until(lambda: server.metric("shoal_sockets") == 0)
