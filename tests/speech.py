@@ -15,7 +15,7 @@ LOWEST_HZ, HIGHEST_HZ = 70, 400
 
 
 def builtin_voice() -> Wave:
-    """Five seconds at 24 kHz."""
+    """Two sentences, 7.1 s at 24 kHz."""
     return read("builtin.ogg")
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import soxr  # pyright: ignore[reportMissingTypeStubs]
 
-_QUIET: Final = 32
-"""-60 dB of full scale."""
+_QUIET: Final = 64
+"""-54 dB of full scale: below what is heard beside speech."""
 
 
 def quiet_samples(pcm: bytes) -> int:

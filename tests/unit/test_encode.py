@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import queue
 import threading
 import time
 from collections.abc import Callable
+from itertools import takewhile
 
+import numpy as np
 import pytest
+import soundfile
 
 from shoal.engine.fake import tone
 from shoal.proto.messages import MAX_AUDIO_BYTES, Prosody, TtsRequest
+from shoal.proto.request import RATES
+from shoal.realtime.audio.samples import loud_samples
 from shoal.realtime.encode import Chunk, EncodePool, TurnEncoder
+from tests.speech import builtin_voice
 
 RATE = 24_000
 SPEECH = tone("a" * 40, "", 0, RATE, 1200)
@@ -104,7 +111,135 @@ def test_volume_changes_the_samples() -> None:
 def test_only_what_is_dear_leaves_the_loop() -> None:
     assert not TurnEncoder(request(), RATE).off_loop
     assert not TurnEncoder(request(format="wav", sample_rate=8000), RATE).off_loop
+    assert not TurnEncoder(request(format="ulaw", sample_rate=8000), RATE).off_loop
     assert TurnEncoder(request(format="opus", sample_rate=48_000), RATE).off_loop
+    assert TurnEncoder(request(format="mp3", sample_rate=44_100), RATE).off_loop
+    assert TurnEncoder(request(prosody=Prosody(speed=1.1)), RATE).off_loop
+
+
+# What the built-in voice said, in every format -----------------------------------------------
+
+VOICE = np.rint(builtin_voice() * 32767).astype("<i2").tobytes()
+SEGMENTS = (VOICE[: 2 * 64_560], VOICE[2 * 64_560 :])  # cut in the pause between its sentences
+FRAME_S = 0.05
+EVERY_FORMAT = [
+    *((name, rate, 128) for name, rates in RATES.items() for rate in rates),
+    ("mp3", 44_100, 64),
+    ("mp3", 32_000, 192),
+]
+
+
+def played_s(audio_format: str, rate: int, stream: bytes) -> float:
+    """How long a player plays it."""
+    match audio_format:
+        case "mp3" | "opus":
+            samples, heard_rate = soundfile.read(io.BytesIO(stream))
+            assert heard_rate == rate
+            return len(samples) / rate
+        case "flac":
+            return 0.0
+        case "wav":
+            return (len(stream) - 44) / 2 / rate
+        case _:
+            return (
+                len(stream) / {"pcm": 2, "pcm_f32le": 4, "ulaw": 1, "alaw": 1}[audio_format] / rate
+            )
+
+
+@pytest.mark.parametrize("speed", [1.0, 1.25])
+@pytest.mark.parametrize("flushes", [False, True])
+@pytest.mark.parametrize(("audio_format", "rate", "kbps"), EVERY_FORMAT)
+def test_a_turn_is_as_long_in_every_format_flushed_or_not(
+    audio_format: str, rate: int, kbps: int, flushes: bool, speed: float
+) -> None:
+    encoder = TurnEncoder(
+        request(
+            format=audio_format,
+            sample_rate=rate,
+            mp3_bitrate_kbps=kbps,
+            prosody=Prosody(speed=speed),
+        ),
+        RATE,
+    )
+    chunks: list[Chunk] = []
+    for segment in SEGMENTS:
+        chunks += [chunk for frame in frames(segment) for chunk in encoder.feed(frame)]
+        chunks += encoder.flush() if flushes else []
+    chunks += encoder.finish()
+    wanted_s = len(VOICE) / 2 / RATE / speed
+    # A coder's own frame of silence may be what pushed a sentence's end out, at the lowest bitrate.
+    frame_s = FRAME_S + (1152 / rate if audio_format == "mp3" and kbps == 64 and flushes else 0)
+    assert sum(chunk.audio_s for chunk in chunks) == pytest.approx(wanted_s, abs=frame_s)
+    if audio_format != "flac":
+        assert played_s(audio_format, rate, joined(chunks)) == pytest.approx(wanted_s, abs=frame_s)
+    assert len(chunks) > 10 and all(chunk.audio_s > 0 for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize(
+    ("audio_format", "rate"), [("mp3", 44_100), ("opus", 48_000), ("flac", 24_000)]
+)
+def test_what_sounds_is_out_after_a_flush(audio_format: str, rate: int) -> None:
+    encoder = TurnEncoder(request(format=audio_format, sample_rate=rate), RATE)
+    chunks = [chunk for frame in frames(SEGMENTS[0]) for chunk in encoder.feed(frame)]
+    chunks += encoder.flush()
+    loud_s = loud_samples(SEGMENTS[0]) / RATE
+    assert sum(chunk.audio_s for chunk in chunks) >= loud_s - 1e-4
+
+
+def test_the_first_message_of_mp3_comes_with_the_first_or_second_frame_after_that_of_pcm() -> None:
+    def frames_until_sound(**fields: object) -> int:
+        encoder = TurnEncoder(request(**fields), RATE)
+        given = takewhile(lambda frame: not encoder.feed(frame), frames(VOICE))
+        return len(list(given)) + 1
+
+    assert frames_until_sound() == frames_until_sound(format="opus", sample_rate=48_000) == 2
+    assert frames_until_sound(format="mp3", sample_rate=44_100) <= 3
+    assert frames_until_sound(format="mp3", sample_rate=32_000, mp3_bitrate_kbps=64) <= 3
+
+
+def test_silence_that_pushed_is_taken_from_the_quiet_that_follows() -> None:
+    encoder = TurnEncoder(request(format="mp3", sample_rate=44_100), RATE)
+    loud = SPEECH[: 2 * 12_000]
+    for frame in frames(loud):
+        encoder.feed(frame)
+    encoder.flush()
+    pushed_s = encoder.inserted_s
+    assert 0.05 < pushed_s < 0.2
+    encoder.feed(bytes(2 * 240))
+    assert encoder.inserted_s == pytest.approx(pushed_s - 0.01)
+    encoder.feed(bytes(2 * 12_000) + loud)
+    assert encoder.inserted_s == 0.0
+
+
+def test_quiet_behind_sound_is_never_taken() -> None:
+    encoder = TurnEncoder(request(format="opus", sample_rate=48_000), RATE)
+    loud = SPEECH[: 2 * 12_000]
+    encoder.feed(loud)
+    encoder.flush()
+    pushed_s = encoder.inserted_s
+    encoder.feed(loud + bytes(2 * 12_000) + loud)
+    assert encoder.inserted_s == pytest.approx(pushed_s, abs=0.001)
+    assert pushed_s > 0
+
+
+def test_telephone_sound_has_no_least_size_and_its_own_silence() -> None:
+    encoder = TurnEncoder(request(format="ulaw", sample_rate=8000), RATE)
+    assert len(joined(encoder.feed(SPEECH[: 2 * 2400]))) < 1024
+    quiet = TurnEncoder(request(format="ulaw", sample_rate=8000), RATE)
+    assert set(joined(encode(quiet, bytes(48_000)))) == {0xFF}
+
+
+def test_a_wav_without_sound_is_its_header() -> None:
+    assert joined(TurnEncoder(request(format="wav"), RATE).finish())[:4] == b"RIFF"
+
+
+def test_one_seed_is_one_sound_with_the_loudness_levelled_too() -> None:
+    def spoken(size: int) -> bytes:
+        encoder = TurnEncoder(request(prosody=Prosody()), RATE)
+        chunks = [chunk for part in frames(VOICE, size) for chunk in encoder.feed(part)]
+        return joined(chunks + encoder.finish())
+
+    assert spoken(FRAME) == spoken(3 * FRAME + 2) != VOICE
 
 
 # The pool ---------------------------------------------------------------------------------------

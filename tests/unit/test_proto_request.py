@@ -9,7 +9,7 @@ import pytest
 
 from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import MAX_REFERENCES, MAX_TEXT_CHARS, Prosody, Reference, TtsRequest
-from shoal.proto.request import RATES, parse_request
+from shoal.proto.request import RATES, format_of, parse_request
 
 
 def refusal(**fields: object) -> str:
@@ -101,6 +101,44 @@ def test_every_rate_of_a_format_is_taken_as_int_or_float(
 def test_a_null_rate_is_the_format_s_own() -> None:
     assert parse_request({"format": "opus", "sample_rate": None}).sample_rate == 48_000
     assert parse_request({"format": "pcm", "sample_rate": None}).sample_rate == 44_100
+
+
+@pytest.mark.parametrize(
+    ("name", "audio_format", "rate"),
+    [
+        ("ulaw", "ulaw", 8000),
+        ("mulaw", "ulaw", 8000),
+        ("g711_ulaw", "ulaw", 8000),
+        ("pcm_mulaw", "ulaw", 8000),
+        ("alaw", "alaw", 8000),
+        ("pcm_alaw", "alaw", 8000),
+        ("g711_alaw", "alaw", 8000),
+        ("pcm_s16le", "pcm", 44_100),
+        ("linear16", "pcm", 44_100),
+        ("pcm_f32le", "pcm_f32le", 44_100),
+        ("flac", "flac", 44_100),
+        ("mp3", "mp3", 44_100),
+    ],
+)
+def test_a_format_goes_by_many_names_and_has_a_rate_of_its_own(
+    name: str, audio_format: str, rate: int
+) -> None:
+    request = parse_request({"format": name})
+    assert (request.format, request.sample_rate) == (audio_format, rate)
+    assert format_of(name) == audio_format
+
+
+def test_no_other_name_is_a_format() -> None:
+    assert format_of("aac") is None and format_of("") is None
+    assert "sample_rate must be one of 8000, 16000 for ulaw" in refusal(
+        format="mulaw", sample_rate=24_000
+    )
+
+
+@pytest.mark.parametrize("kbps", [64, 128, 192, 192.0, None])
+def test_mp3_bitrates(kbps: object) -> None:
+    request = parse_request({"format": "mp3", "sample_rate": 32_000, "mp3_bitrate": kbps})
+    assert request.mp3_bitrate_kbps == (kbps or 128)
 
 
 @pytest.mark.parametrize(
