@@ -8,7 +8,7 @@ event loop's thread.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -29,6 +29,12 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             await super().run_asgi()
         finally:
             self.loop.call_later(LINGER_S, self._abort)
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            # A handshake that was refused is over too; uvicorn logs an error for each.
+            self.handshake_complete = True
 
     def eof_received(self) -> None:
         # The peer will send no more. uvicorn would close only after all bytes are flushed, which

@@ -228,3 +228,4 @@ async def test_no_secret_is_ever_logged(serve: Serve) -> None:
     written = lines.getvalue()
     assert "turn_ended" in written and "handshake_refused" in written
     assert token not in written and KEY not in written
+    assert "level=error" not in written  # a refusal is nobody's fault
