@@ -1,0 +1,109 @@
+"""When a session sends snapshots of its words' times, and what it says was heard of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.engine import api
+from shoal.proto.messages import Aligned, Cancel, Flush, Heard, Played, Start, Stop, Text
+from shoal.realtime.effects import Effect, Encode, EncodeEnd, EncodeFlush, SayCancelled, ToClient
+from shoal.realtime.session import Session
+from tests.sessions import REQUEST, S1, finished, new_session, speaking
+
+SECOND = b"\1\0" * 24_000
+
+# Timestamps -------------------------------------------------------------------------------------
+
+
+def aligned(effects: list[Effect]) -> list[Aligned]:
+    messages = [e.message for e in effects if isinstance(e, ToClient)]
+    return [message for message in messages if isinstance(message, Aligned)]
+
+
+def aligning(*texts: str) -> Session:
+    session = new_session()
+    session.receive(Start(REQUEST, timestamps=True))
+    for text in texts:
+        session.receive(Text(text))
+    return session
+
+
+def test_snapshots_come_before_their_audio_and_the_last_before_what_follows() -> None:
+    session = aligning("One two. Three.")
+    session.receive(Stop())
+    assert session.engine_event(api.SegmentStarted(S1, 0, "One two. ", 0)) == []
+    effects = session.engine_event(api.Pcm(S1, 0, SECOND))
+    assert [type(e) for e in effects] == [ToClient, Encode]
+    [first] = aligned(effects)
+    assert (first.segment, first.offset_s, first.audio_s, first.final) == (0, 0.0, 1.0, False)
+    [last] = aligned(session.engine_event(api.SegmentStarted(S1, 1, "Three.", 24_000)))
+    assert last.final and [word.text for word in last.words] == ["One", "two"]
+    session.engine_event(api.Pcm(S1, 1, SECOND))
+    effects = session.engine_event(finished())
+    [last] = aligned(effects)
+    assert (last.segment, last.offset_s, last.final) == (1, 1.0, True)
+    assert isinstance(effects[0], ToClient) and effects[1] == EncodeEnd()
+
+
+def test_a_flush_ends_the_segment() -> None:
+    session = aligning("One.")
+    session.receive(Flush("a"))
+    session.engine_event(api.SegmentStarted(S1, 0, "One.", 0))
+    session.engine_event(api.Pcm(S1, 0, SECOND))
+    effects = session.engine_event(api.Flushed(S1, 1, 24_000))
+    assert [a.final for a in aligned(effects)] == [True] and effects[-1] == EncodeFlush("a")
+    session.receive(Stop())
+    assert aligned(session.engine_event(finished())) == []
+
+
+def test_silence_of_ours_moves_what_follows() -> None:
+    session = aligning("...")
+    session.receive(Flush())
+    session.engine_event(api.Flushed(S1, 1, 0))
+    session.receive(Text("One."))
+    session.engine_event(api.SegmentStarted(S1, 0, "One.", 0))
+    [first] = aligned(session.engine_event(api.Pcm(S1, 0, SECOND)))
+    assert first.offset_s == pytest.approx(0.4)
+    session.inserted(0, 0.08)  # the encoder's at the flush
+    [last] = aligned(session.engine_event(api.SegmentStarted(S1, 1, "Two.", 24_000)))
+    assert last.offset_s == pytest.approx(0.48)
+
+
+def test_nobody_who_did_not_ask_gets_snapshots() -> None:
+    session = speaking("One.")
+    assert session.engine_event(api.SegmentStarted(S1, 0, "One.", 0)) == []
+    assert session.engine_event(api.Pcm(S1, 0, SECOND)) == [Encode(SECOND)]
+
+
+# What was heard ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+@pytest.mark.parametrize("state", ["speaking", "draining", "idle"])
+def test_a_cancel_tells_how_much_was_heard_of_what_was_played(timestamps: bool, state: str) -> None:
+    session = new_session()
+    session.receive(Start(REQUEST, timestamps))
+    session.receive(Text("One two. Three four."))
+    if state != "speaking":
+        session.receive(Stop())
+    session.engine_event(api.SegmentStarted(S1, 0, "One two. ", 0))
+    session.engine_event(api.Pcm(S1, 0, SECOND))
+    session.engine_event(api.SegmentStarted(S1, 1, "Three four.", 24_000))
+    session.engine_event(api.Pcm(S1, 1, SECOND))
+    if state == "idle":
+        session.engine_event(finished())
+    session.receive(Played(0.3))
+    session.receive(Played(1.3))
+    session.receive(Played(1.2))  # out of order: a loudspeaker does not go back
+    cut = [e for e in session.receive(Cancel()) if isinstance(e, SayCancelled)]
+    assert cut == [SayCancelled(Heard("One two. Three", 14))]
+    assert [e for e in session.receive(Cancel()) if isinstance(e, SayCancelled)] == [
+        SayCancelled(None)
+    ]
+
+
+def test_a_cancel_may_say_itself_how_far_it_was_played() -> None:
+    session = speaking("One two.")
+    session.engine_event(api.SegmentStarted(S1, 0, "One two.", 0))
+    session.engine_event(api.Pcm(S1, 0, SECOND))
+    assert SayCancelled(Heard("", 0)) in session.receive(Cancel(0.0))
