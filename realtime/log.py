@@ -11,6 +11,7 @@ import logging
 import queue
 import re
 from logging.handlers import QueueHandler, QueueListener
+from types import MappingProxyType
 from typing import Final, TextIO
 
 LOGGER: Final = "shoal"
@@ -86,6 +87,16 @@ class _PatientListener(QueueListener):
         self._lines.put(None)
 
 
+# Their info lines show query strings, their debug lines frames; a form that is none is no warning.
+_LIBRARIES = MappingProxyType(
+    {
+        "uvicorn": logging.WARNING,
+        "websockets": logging.WARNING,
+        "python_multipart": logging.ERROR,
+    }
+)
+
+
 class LogThread:
     """Owns the listener; ``stop`` writes what is queued and restores the loggers."""
 
@@ -97,12 +108,12 @@ class LogThread:
         lines: queue.Queue[logging.LogRecord | None] = queue.Queue(max_queued)
         self._handler = _DroppingHandler(lines)
         self._listener = _PatientListener(lines, handler)
-        self._loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn", "websockets")]
+        levels: dict[str, int | str] = {LOGGER: level.upper(), **_LIBRARIES}
+        self._loggers = [logging.getLogger(name) for name in levels]
         for logger in self._loggers:
             logger.addHandler(self._handler)
             logger.propagate = False
-            # The libraries' info lines show query strings, their debug lines frames.
-            logger.setLevel(level.upper() if logger.name == LOGGER else logging.WARNING)
+            logger.setLevel(levels[logger.name])
         self._listener.start()
 
     def stop(self) -> None:
