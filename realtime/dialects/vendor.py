@@ -58,7 +58,7 @@ async def admitted(
     """The accepted socket, counted while the block runs, and what its handshake asked for;
     ``None`` when it was refused. ``options_of`` may raise ``ProtocolError``."""
     gateway = gateway_of(websocket)
-    refusal = gateway.refusal(headers, websocket.query_params)
+    refusal = gateway.refusal(headers, websocket.query_params, takes_token=True)
     try:
         options = None if refusal is not None else options_of(websocket)
     except ProtocolError as error:

@@ -421,6 +421,21 @@ async def test_each_vendors_key_is_the_key(
 
 
 @pytest.mark.parametrize(
+    "path", [CARTESIA + "?access_token=", SINGLE + "&single_use_token=", SPEAK + "&token="]
+)
+async def test_a_token_opens_one_socket(serve: Serve, path: str) -> None:
+    server = serve(api_keys=("secret",))
+    key = {"Authorization": "Bearer secret"}
+    answer = (await asyncio.to_thread(post, server, "/v1/tokens", b"", **key))[2]
+    token = json.loads(answer)["token"]
+    async with wire(server, path + token):
+        pass
+    with pytest.raises(InvalidStatus):
+        async with wire(server, path + token):
+            pass
+
+
+@pytest.mark.parametrize(
     ("path", "header", "body"),
     [
         ("/v1/audio/speech", "Authorization: Bearer", {"input": "Hi."}),
@@ -533,18 +548,30 @@ async def test_formats_over_http(shared: Any, path: str, body: object, head: byt
     assert answer.startswith(head)
 
 
-async def test_mu_law_over_the_sockets(shared: Any) -> None:
-    path = "/v1/text-to-speech/alice/multi-stream-input?output_format=ulaw_8000"
-    async with wire(shared, path) as client:
-        await client.send(
-            words("Hi there. ", flush=True), {"context_id": "a", "close_context": True}
-        )
-        heard_s = 48_000 * seconds(await client.until("isFinal")) / 8000
-        assert heard_s == pytest.approx(spoken_s("Hi there."))
-    async with wire(shared, "/v1/speak?encoding=alaw") as client:
-        await client.send({"type": "Speak", "text": "Hi there."}, {"type": "Flush"})
-        heard_s = 48_000 * seconds(await client.until("type", "Flushed")) / 8000
-        assert heard_s == pytest.approx(spoken_s("Hi there."))
+async def test_telephone_sound_and_floats_over_the_sockets(shared: Any) -> None:
+    text = "Hi there. "
+    path = "/v1/text-to-speech/alice/multi-stream-input?output_format="
+    for name, bytes_a_second in (("ulaw_8000", 8000), ("alaw_8000", 8000), ("pcm_16000", 32_000)):
+        async with wire(shared, path + name) as client:
+            await client.send(words(text, flush=True), {"context_id": "a", "close_context": True})
+            heard_bytes = 48_000 * seconds(await client.until("isFinal"))
+            assert heard_bytes == pytest.approx(bytes_a_second * spoken_s(text))
+    for name, bytes_a_second in (("mulaw", 8000), ("alaw", 8000), ("linear16", 48_000)):
+        async with wire(shared, f"/v1/speak?encoding={name}") as client:
+            await client.send({"type": "Speak", "text": text}, {"type": "Flush"})
+            heard_bytes = 48_000 * seconds(await client.until("type", "Flushed"))
+            assert heard_bytes == pytest.approx(bytes_a_second * spoken_s(text))
+    for name, rate, width in (
+        ("pcm_f32le", 24_000, 4),
+        ("pcm_mulaw", 8000, 1),
+        ("pcm_alaw", 8000, 1),
+        ("pcm_s16le", 16_000, 2),
+    ):
+        output = {"container": "raw", "encoding": name, "sample_rate": rate}
+        async with wire(shared, CARTESIA) as client:
+            await client.send(request(text, output_format=output, **{"continue": False}))
+            heard_bytes = 48_000 * seconds(await client.until("type", "done"))
+            assert heard_bytes == pytest.approx(rate * width * spoken_s(text))
 
 
 async def test_cartesia_events_over_http(shared: Any) -> None:
@@ -595,3 +622,20 @@ async def test_a_server_that_goes_away_opens_no_more_contexts(serve: Serve) -> N
         assert [m["error"] for m in messages if m.get("contextId") == "late"] == [
             "server is shutting down"
         ]
+
+
+async def test_speech_is_as_fast_as_asked(shared: Any) -> None:
+    text, fast = "This is said in half the time. ", {"speed": 2.0}
+    usual_s = spoken_s(text)
+    async with wire(shared, MULTI) as client:
+        await client.send(words(" ", voice_settings=fast), words(text, flush=True))
+        await client.send({"context_id": "a", "close_context": True})
+        assert seconds(await client.until("isFinal")) == pytest.approx(usual_s / 2, rel=0.05)
+    async with wire(shared, SPEAK + "&speed=2") as client:
+        await client.send({"type": "Speak", "text": text}, {"type": "Flush"})
+        assert seconds(await client.until("type", "Flushed")) == pytest.approx(
+            usual_s / 2, rel=0.05
+        )
+    async with wire(shared, CARTESIA) as client:
+        await client.send(request(text, generation_config=fast, **{"continue": False}))
+        assert seconds(await client.until("type", "done")) == pytest.approx(usual_s / 2, rel=0.05)
