@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from shoal.proto.request import PCM_RATES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 EXCHANGES = re.findall(r"^```exchange\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+DIALOGUES = re.findall(r"^```dialogue\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def of_hex(text: str) -> bytes:
@@ -58,8 +60,34 @@ async def test_the_server_answers_as_the_page_says(
                 assert frame == of_hex(line[2:])
 
 
-def test_the_page_has_both_exchanges() -> None:
+@pytest.mark.parametrize("dialogue", DIALOGUES)
+async def test_a_browser_is_answered_as_the_page_says(
+    shared: Any, dial: Callable[..., Any], dialogue: str
+) -> None:
+    async with dial(shared, "?protocol=json") as live:
+        said: list[str] = []
+        for line in [*dialogue.splitlines(), "> "]:
+            if line.startswith("< "):
+                said.append(line[2:])
+                continue
+            sizes = [int(text.split()[0]) for text in said if text.endswith("bytes of audio")]
+            events = [json.loads(text) for text in said if text.startswith("{")]
+            heard, size = [], 0
+            while len(heard) < len(events) or size < sum(sizes):
+                frame = await live.socket.recv()
+                if isinstance(frame, bytes):
+                    size += len(frame)
+                else:
+                    heard.append(json.loads(frame))
+            assert heard == events and size == sum(sizes)
+            said.clear()
+            if line != "> ":
+                await live.socket.send(line[2:])
+
+
+def test_the_page_has_all_exchanges() -> None:
     assert [len(exchange.splitlines()) for exchange in EXCHANGES] == [7, 6]
+    assert [len(dialogue.splitlines()) for dialogue in DIALOGUES] == [11]
 
 
 def test_the_page_names_every_close_code_and_rate() -> None:
