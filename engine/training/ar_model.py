@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..model.config import DualARConfig, StackConfig
 from . import vocabulary as v
-from .codec_model import FeedForward, RMSNorm, rope_table, rotate
+from .codec_layers import FeedForward, RMSNorm, rope_table, rotate
 from .texts import PHONEMES
 
 BUILTIN = DualARConfig(

@@ -6,7 +6,6 @@ with gradients. Everything is causal; rotary tables are rounded as the loader ro
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +14,15 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from ..codec.config import CodecConfig, QuantizerShape, WindowShape
-
-MAX_STEPS = 8192
+from .codec_layers import (
+    Block,
+    CausalConv,
+    CausalUpConv,
+    ConvNeXt,
+    Snake,
+    WindowTransformer,
+    units,
+)
 
 BUILTIN = CodecConfig(
     sample_rate=24000,
@@ -31,82 +37,6 @@ BUILTIN = CodecConfig(
 """24 kHz, 1200 samples a frame, 8 codebooks of 1024, 5.0 M parameters."""
 
 
-class Snake(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.ones(1, channels, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        alpha = self.alpha.to(x.dtype)
-        return x + torch.sin(alpha * x).square() / (alpha + 1e-9)
-
-
-class CausalConv(nn.Module):
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        *,
-        dilation: int = 1,
-        stride: int = 1,
-        groups: int = 1,
-        normed: bool = True,
-    ) -> None:
-        super().__init__()
-        conv = nn.Conv1d(inputs, outputs, kernel, stride, dilation=dilation, groups=groups)
-        spread = 0.5 / math.sqrt(inputs // groups * kernel) if normed else 0.02
-        nn.init.trunc_normal_(conv.weight, std=spread)
-        nn.init.zeros_(conv.bias)
-        self.conv = weight_norm(conv) if normed else conv
-        self._left, self._stride = (kernel - 1) * dilation + 1 - stride, stride
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.pad(x, (self._left, -x.shape[-1] % self._stride)))
-
-
-class CausalUpConv(nn.Module):
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, stride: int, normed: bool = True
-    ) -> None:
-        super().__init__()
-        conv = nn.ConvTranspose1d(inputs, outputs, kernel, stride)
-        nn.init.trunc_normal_(conv.weight, std=0.5 / math.sqrt(inputs * kernel / stride))
-        nn.init.zeros_(conv.bias)
-        self.conv = weight_norm(conv) if normed else conv
-        self._stride = stride
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x)[..., : x.shape[-1] * self._stride]
-
-
-class ResidualUnit(nn.Module):
-    def __init__(self, channels: int, dilation: int) -> None:
-        super().__init__()
-        self.block = nn.Sequential(
-            Snake(channels),
-            CausalConv(channels, channels, 7, dilation=dilation),
-            Snake(channels),
-            CausalConv(channels, channels, 1),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.block(x)
-
-
-def _units(channels: int) -> list[nn.Module]:
-    return [ResidualUnit(channels, dilation) for dilation in (1, 3, 9)]
-
-
-class _Block(nn.Module):
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.block = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.block(x)
-
-
 class Encoder(nn.Module):
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -116,7 +46,7 @@ class Encoder(nn.Module):
         layers: list[nn.Module] = [CausalConv(1, channels, 7)]
         for rate in config.encoder_rates:
             down = CausalConv(channels, 2 * channels, 2 * rate, stride=rate)
-            layers.append(_Block(*_units(channels), Snake(channels), down))
+            layers.append(Block(*units(channels), Snake(channels), down))
             channels *= 2
         latent = config.quantizer.latent_dim
         self.block = nn.Sequential(*layers, Snake(channels), CausalConv(channels, latent, 3))
@@ -133,124 +63,12 @@ class Decoder(nn.Module):
         for rate in config.decoder_rates:
             half = channels // 2
             up = CausalUpConv(channels, half, 2 * rate, rate)
-            layers.append(_Block(Snake(channels), up, *_units(half)))
+            layers.append(Block(Snake(channels), up, *units(half)))
             channels = half
         self.model = nn.Sequential(*layers, Snake(channels), CausalConv(channels, 1, 7))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(self.model(x))
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, dim: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self._eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x.float()
-        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self._eps)
-        return y.type_as(x) * self.weight.type_as(x)
-
-
-def rope_table(positions: int, head_dim: int, base: float) -> Tensor:
-    """cos and sin [positions, head_dim / 2, 2], rounded to bfloat16 as every loader rounds them."""
-    frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
-    angles = torch.outer(torch.arange(positions).float(), frequencies)
-    return torch.stack([angles.cos(), angles.sin()], -1).bfloat16().float()
-
-
-def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Interleaved pairs: ``x`` [B, T, heads, dim], ``turns`` [B or 1, T, 1, dim / 2, 2]."""
-    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    cos, sin = turns.unbind(-1)
-    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).type_as(x)
-
-
-class FeedForward(nn.Module):
-    def __init__(self, dim: int, inner: int) -> None:
-        super().__init__()
-        self.w1 = nn.Linear(dim, inner, bias=False)
-        self.w3 = nn.Linear(dim, inner, bias=False)
-        self.w2 = nn.Linear(inner, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
-
-
-class _Scale(nn.Module):
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(0.1 * torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma.type_as(x)
-
-
-class _Attention(nn.Module):
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.wqkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.wo = nn.Linear(dim, dim, bias=False)
-        self._heads = heads
-
-    def forward(self, x: Tensor, turns: Tensor, seen: Tensor) -> Tensor:
-        query, key, value = self.wqkv(x).unflatten(-1, (3, self._heads, -1)).unbind(2)
-        query, key = rotate(query, turns), rotate(key, turns)
-        mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=seen
-        )
-        return self.wo(mixed.transpose(1, 2).flatten(2))
-
-
-class _Layer(nn.Module):
-    def __init__(self, shape: WindowShape) -> None:
-        super().__init__()
-        self.attention = _Attention(shape.dim, shape.heads)
-        self.feed_forward = FeedForward(shape.dim, shape.intermediate)
-        self.attention_norm = RMSNorm(shape.dim, shape.norm_eps)
-        self.ffn_norm = RMSNorm(shape.dim, shape.norm_eps)
-        self.attention_layer_scale = _Scale(shape.dim)
-        self.ffn_layer_scale = _Scale(shape.dim)
-
-    def forward(self, x: Tensor, turns: Tensor, seen: Tensor) -> Tensor:
-        x = x + self.attention_layer_scale(self.attention(self.attention_norm(x), turns, seen))
-        return x + self.ffn_layer_scale(self.feed_forward(self.ffn_norm(x)))
-
-
-class WindowTransformer(nn.Module):
-    """[B, C, T] -> [B, C, T]; a step sees the last ``window`` steps."""
-
-    def __init__(self, shape: WindowShape) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
-        self.norm = RMSNorm(shape.dim, shape.norm_eps)
-        table = rope_table(MAX_STEPS, shape.head_dim, shape.rope_base)
-        self.register_buffer("turns", table[None, :, None], persistent=False)
-        self._window = shape.window
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.transpose(1, 2)
-        step = torch.arange(x.shape[1], device=x.device)
-        seen = (step[None] <= step[:, None]) & (step[None] > step[:, None] - self._window)
-        for layer in self.layers:
-            x = layer(x, self.turns[:, : x.shape[1]], seen)
-        return self.norm(x).transpose(1, 2)
-
-
-class ConvNeXt(nn.Module):
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dwconv = CausalConv(dim, dim, 7, groups=dim, normed=False)
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self.pwconv1 = nn.Linear(dim, 4 * dim)
-        self.pwconv2 = nn.Linear(4 * dim, dim)
-        self.gamma = nn.Parameter(0.1 * torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(self.dwconv(x).transpose(1, 2))
-        y = self.pwconv2(F.gelu(self.pwconv1(y)))
-        return x + (self.gamma.type_as(y) * y).transpose(1, 2)
 
 
 class Book(nn.Module):
@@ -301,8 +119,8 @@ class _Books(nn.Module):
 
 @dataclass(slots=True, eq=False)
 class Quantized:
-    """``audio`` as decoded; ``codes`` int [B, NQ, T]; ``semantic`` what the first book decodes to [B, latent, T];
-    ``distance`` the loss of the books; ``points`` of each book."""
+    """``audio`` as decoded; ``codes`` int [B, NQ, T]; ``semantic`` what the first book
+    decodes to [B, latent, T]; ``distance`` the loss of the books; ``points`` of each book."""
 
     audio: Tensor
     codes: Tensor

@@ -147,7 +147,7 @@ class CodecTraining:
                 output, _, semantic, distance, _ = self._run(audio, every)
             (output.float().mean() + semantic.mean() + distance).backward()
         except Exception as error:
-            # Whatever a compiler raises: what is the model's own fault comes again in the first step.
+            # Whatever a compiler raises; the model's own faults come again in the first step.
             print(f"the codec runs uncompiled: {str(error)[:300]}", flush=True)
             self._run = self.codec
         self.codec.zero_grad(set_to_none=True)

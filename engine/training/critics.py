@@ -8,6 +8,7 @@ closest to being understood. None of this is needed once the codec is trained.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -70,8 +71,7 @@ class _PeriodCritic(nn.Module):
         super().__init__()
         sizes = (1, width, 2 * width, 4 * width, 6 * width)
         self.layers = nn.ModuleList(
-            weight_norm(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0)))
-            for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+            weight_norm(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0))) for a, b in pairwise(sizes)
         )
         self.layers.append(weight_norm(nn.Conv2d(sizes[-1], sizes[-1], (5, 1), 1, (2, 0))))
         self.out = weight_norm(nn.Conv2d(sizes[-1], 1, (3, 1), 1, (1, 0)))

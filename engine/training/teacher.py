@@ -7,6 +7,7 @@ random speeds, cut to where sound begins and ends, and brought to one loudness.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,8 +156,12 @@ def speak(
     batch_phonemes: int,
     max_hours: float,
     seed: int,
+    only: Sequence[int] = (),
 ) -> int:
-    """Fills ``out`` until the budget or the hours are used up; returns how many were dropped."""
+    """Fills ``out`` until the budget or the hours are used up; returns how many were dropped.
+
+    ``only``: speakers to draw from, if not from all.
+    """
     draw = np.random.default_rng(seed)
     device = styles.table.device
     lengths = texts.lengths()
@@ -191,7 +196,11 @@ def speak(
             phonemes = np.zeros((len(batch), int(lengths[batch].max()) + 2), np.int64)
             for row, index in enumerate(batch):
                 phonemes[row, 1 : 1 + lengths[index]] = texts.phonemes_of(int(index))
-            speakers = draw_speakers(draw, len(batch), named, len(styles.speakers))
+            speakers = (
+                draw.choice(np.array(only), len(batch))
+                if only
+                else draw_speakers(draw, len(batch), named, len(styles.speakers))
+            )
             speed = torch.from_numpy(draw.uniform(*SPEEDS, len(batch)).astype(np.float32))
             samples, frames, index = teacher(
                 torch.from_numpy(phonemes).to(device),
@@ -230,6 +239,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch-phonemes", type=int, default=9000)
     parser.add_argument("--blends", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, nargs="*", default=[], help="numbers of speakers")
     parser.add_argument("--full", action="store_true", help="float32 convolutions")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     flags = parser.parse_args(argv)
@@ -251,6 +261,7 @@ def main(argv: list[str]) -> int:
             batch_phonemes=flags.batch_phonemes,
             max_hours=flags.max_hours,
             seed=flags.seed,
+            only=flags.only,
         )
         hours = out.frames * FRAME / RATE / 3600
         print(f"{len(out)} utterances, {hours:.2f} h in {budget.spent_s:.0f} s, {dropped} dropped")
