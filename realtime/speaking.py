@@ -52,6 +52,8 @@ CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "pcm_f32le": "application/octet-stream",
     }
 )
+_HEADERS: Final = MappingProxyType({"cache-control": "no-store", "x-accel-buffering": "no"})
+"""Ask proxies to hold nothing back."""
 _CODE_OF_CLOSE: Final = MappingProxyType({close: code for code, close in CLOSE_CODES.items()})
 GONE: Final = Refusal(499, "Client closed the request")
 """Nobody reads this answer."""
@@ -149,7 +151,9 @@ class Spoken:
 
         :raises RuntimeError: the server below has no other way, and takes an error for that.
         """
-        if not self._link.wire.abort():
+        # Without chunks the end of the connection is the end of the answer.
+        chunks = self._request.scope.get("http_version") != "1.0"
+        if not self._link.wire.abort(reset=not chunks):
             raise RuntimeError("a turn failed after its first audio")
         if self._tasks is not None:
             await asyncio.wait([self._tasks[1]])  # until the server below has noticed, too
@@ -185,7 +189,7 @@ class SpokenResponse(Response):
         self.background = None
         self._spoken = spoken
         self._encode = encode
-        self.init_headers(headers)
+        self.init_headers({**_HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
+import socket
 import struct
 import sys
 import termios
@@ -46,11 +48,18 @@ class Wire:
         if not sys.platform.startswith("linux"):
             self._fileno = None
 
-    def abort(self) -> bool:
-        """Hang up now; what waits is lost. False: there is no transport to do it with."""
-        if self._transport is not None:
-            self._transport.abort()
-        return self._transport is not None
+    def abort(self, reset: bool = False) -> bool:
+        """Hang up now; what waits is lost. False: there is no transport to do it with.
+
+        ``reset``: as an error, not as an end of what was sent.
+        """
+        if self._transport is None:
+            return False
+        if reset and self._fileno is not None and not self._transport.is_closing():
+            with socket.socket(fileno=os.dup(self._fileno)) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+        return True
 
     @property
     def backlogged(self) -> bool:

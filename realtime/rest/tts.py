@@ -47,8 +47,7 @@ async def _tts(request: Request) -> Response:
 async def _with_timestamp(request: Request) -> Response:
     tts = await read_request(request)
     spoken = await speak(request, tts, timestamps=True, dialect="fish_sse")
-    headers = {**_model(request), "cache-control": "no-cache", "x-accel-buffering": "no"}
-    return SpokenResponse(spoken, TimestampEvents(), "text/event-stream", headers)
+    return SpokenResponse(spoken, TimestampEvents(), "text/event-stream", _model(request))
 
 
 def _model(request: Request) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import wave
@@ -223,6 +224,25 @@ async def test_a_failure_after_audio_cuts_the_connection(
             async for chunk in answer.aiter_raw():
                 got += len(chunk)
     assert got > 1024
+
+
+@pytest.mark.parametrize(("text", "whole"), [(TEXT, True), (TEXT + " boom", False)])
+async def test_without_chunks_a_failure_is_a_reset(shared: Any, text: str, whole: bool) -> None:
+    """HTTP/1.0, which many proxies speak to what is behind them: the end of the connection is
+    the end of the answer, unless it is an error."""
+    reader, writer = await asyncio.open_connection(*shared.http.removeprefix("http://").split(":"))
+    body = json.dumps({"text": text, **PCM}).encode()
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(b"POST /v1/tts HTTP/1.0\r\n" + head.encode() + body)
+    if whole:
+        answer = await reader.read()
+        assert b"transfer-encoding" not in answer.lower() and len(answer) > 48_000
+    else:
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+    writer.close()
+    with contextlib.suppress(ConnectionResetError):
+        await writer.wait_closed()
 
 
 async def test_a_client_that_hangs_up_stops_its_turn(serve: Any) -> None:

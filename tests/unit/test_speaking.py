@@ -100,7 +100,12 @@ async def test_the_whole_turn_is_said_and_its_audio_streamed() -> None:
     response = SpokenResponse(spoken, audio_only, spoken.content_type, {"x-a": "b"})
     await response(client.scope, client.receive, client.send)
     assert client.messages[0]["status"] == 200
-    assert dict(client.messages[0]["headers"]) == {b"content-type": b"audio/wav", b"x-a": b"b"}
+    assert dict(client.messages[0]["headers"]) == {
+        b"content-type": b"audio/wav",
+        b"x-a": b"b",
+        b"cache-control": b"no-store",
+        b"x-accel-buffering": b"no",
+    }
     assert client.body == b"onetwo" and client.complete
     assert gateway.sent == [Log("a remark"), ONE, TWO, STOP]
     assert gateway.ended.is_set()
