@@ -105,9 +105,9 @@ class Contexts:
         """The context that is open under this name."""
         return self._open.get(key)
 
-    def closing(self, key: str) -> Context | None:
-        """One that was closed under this name and still sounds."""
-        return next((context for context in self._closing if context.key == key), None)
+    def closing(self, key: str) -> list[Context]:
+        """Those that were closed under this name and still sound, in order."""
+        return [context for context in self._closing if context.key == key]
 
     def open(self, key: str, start: Start, translate: Translate, last: Ends) -> Context:
         """Begin a session. ``last`` are the messages after which it is over.
@@ -123,7 +123,7 @@ class Contexts:
         assert key not in self._open, "a context is opened once"
         context = Context(self, key, translate, last, self._idle_s)
         context.say(start)
-        before = self.closing(key)
+        before = self.closing(key)[-1:]
         self._open[key] = context
         task = asyncio.create_task(self._serve(context, before), name=f"context-{self._name}")
         self._tasks.add(task)
@@ -146,10 +146,10 @@ class Contexts:
 
     # For contexts -------------------------------------------------------------------------------
 
-    async def _serve(self, context: Context, before: Context | None) -> None:
+    async def _serve(self, context: Context, before: Sequence[Context]) -> None:
         try:
-            if before is not None:
-                await before.ended.wait()
+            for other in before:
+                await other.ended.wait()
             dialect = Dialect(self._name, _as_it_is, lambda message, _: [message])
             await self._gateway.serve(context, dialect, None, False)
         finally:

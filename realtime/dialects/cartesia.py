@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
@@ -50,6 +51,7 @@ from .vendor import (
     Fields,
     admitted,
     body_of,
+    id_of,
     keyed,
     map_of,
     nearest,
@@ -156,7 +158,7 @@ async def _sse(request: Request) -> Response:
     tts = replace(_request_of(gateway_of(request), fields), text=text_of(fields, "transcript"))
     timestamps = fields.get("add_timestamps") is True
     spoken = await speak(request, tts, timestamps=timestamps, dialect=NAME)
-    writer = _Writer(text_of(fields, "context_id") or str(uuid.uuid4()))
+    writer = _Writer(id_of(fields, "context_id") or str(uuid.uuid4()))
 
     def event(message: ServerMessage) -> bytes:
         parts = [
@@ -185,13 +187,13 @@ class _Reader:
         self._socket = socket
         self._gateway = gateway
         self._contexts = contexts
-        self._flushes: dict[str, int] = {}  # of open contexts
+        self._flushes: WeakKeyDictionary[Context, int] = WeakKeyDictionary()
 
     async def take(self, frame: Frame) -> None:
         key = ""
         try:
             fields = read_json(frame)
-            key = text_of(fields, "context_id")
+            key = id_of(fields, "context_id")
             if fields.get("cancel") is True:
                 self._cancel(key)
             else:
@@ -203,10 +205,9 @@ class _Reader:
             await self._socket.send(_error(key, error.message, 400))
 
     def _cancel(self, key: str) -> None:
-        self._flushes.pop(key, None)
         if (context := self._contexts.get(key)) is not None:
             self._contexts.close(context, Cancel())
-        elif (closing := self._contexts.closing(key)) is not None:
+        for closing in self._contexts.closing(key):
             closing.say(Cancel())
 
     async def _request(self, key: str, fields: Fields) -> None:
@@ -226,17 +227,15 @@ class _Reader:
             at_once = flush and goes_on and not text[-1].isspace()
             messages.append(Text(f"{text} " if at_once else text))
         if flush:
-            self._flushes[key] = self._flushes.get(key, 0) + 1
-            messages.append(Flush(self._flushes[key]))
+            number = self._flushes[context] = self._flushes.get(context, 0) + 1
+            messages.append(Flush(number))
         if goes_on:
             context.say(*messages)
             await context.room()
         else:
-            self._flushes.pop(key, None)
             self._contexts.close(context, *messages, Stop())
 
     def _open(self, key: str, fields: Fields) -> Context:
-        self._flushes.pop(key, None)
         start = Start(
             _request_of(self._gateway, fields), timestamps=fields.get("add_timestamps") is True
         )

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+from weakref import WeakSet
 
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
@@ -46,6 +47,7 @@ from .timeline import Piece, Timeline, milliseconds
 from .vendor import (
     Fields,
     admitted,
+    id_of,
     is_sentence,
     keyed,
     map_of,
@@ -186,7 +188,7 @@ class _Reader:
         self._contexts = contexts
         self._options = options
         self._multiple = multiple
-        self._flushed: set[str] = set()  # open contexts whose client flushed what it said
+        self._flushed: WeakSet[Context] = WeakSet()  # whose clients flushed what they said
 
     async def take(self, frame: Frame) -> None:
         key = ""
@@ -207,7 +209,7 @@ class _Reader:
     def _key(self, fields: Fields) -> str:
         if not self._multiple:
             return ""
-        return text_of(fields, "context_id") or text_of(fields, "contextId") or "default"
+        return id_of(fields, "context_id") or id_of(fields, "contextId") or "default"
 
     async def _refuse(self, key: str, message: str) -> None:
         fields: dict[str, object] = {"error": message, "message": message}
@@ -219,10 +221,10 @@ class _Reader:
     def _close(self, key: str) -> None:
         context = self._contexts.get(key)
         if context is not None:
-            self._contexts.close(context, Stop() if key in self._flushed else Cancel())
-        elif (closing := self._contexts.closing(key)) is not None:
-            closing.say(Cancel())
-        self._flushed.discard(key)
+            self._contexts.close(context, Stop() if context in self._flushed else Cancel())
+        else:
+            for closing in self._contexts.closing(key):
+                closing.say(Cancel())
 
     async def _text(self, key: str, fields: Fields) -> None:
         text, flush = text_of(fields, "text"), fields.get("flush") is True
@@ -244,15 +246,14 @@ class _Reader:
         if flush or at_once:
             messages.append(Flush())
         if text.strip():
-            self._flushed.discard(key)
+            self._flushed.discard(context)
         if flush and not (auto and text.strip()):
             # In auto mode every sentence is flushed; only a flush of its own ends what is said.
-            self._flushed.add(key)
+            self._flushed.add(context)
         context.say(*messages)
         await context.room()
 
     def _open(self, key: str, fields: Fields) -> Context:
-        self._flushed.discard(key)
         request = with_settings(self._options.request, fields)
         writer = _Writer(key if self._multiple else None, self._options.absolute)
         return self._contexts.open(key, Start(request, True), writer.write, (Finish, Cancelled))

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from shoal.proto.errors import Code, ProtocolError
+from shoal.proto.messages import MAX_ID_CHARS
 from shoal.proto.request import is_voice_id
 from shoal.realtime.answers import gateway_of, refusal_for
 from shoal.realtime.bodies import json_map, read_body
@@ -102,6 +103,17 @@ def text_of(fields: Fields, key: str) -> str:
     if not isinstance(value, str):
         raise ProtocolError(Code.BAD_REQUEST, f"{key} must be a string")
     return value
+
+
+def id_of(fields: Fields, key: str) -> str:
+    """A client's own name for something, or an empty one; it comes back in every answer.
+
+    :raises ProtocolError: ``BAD_REQUEST``: no string, or a long one.
+    """
+    name = text_of(fields, key)
+    if len(name) > MAX_ID_CHARS:
+        raise ProtocolError(Code.BAD_REQUEST, f"{key} has over {MAX_ID_CHARS} characters")
+    return name
 
 
 def map_of(fields: Fields, key: str) -> Fields:
