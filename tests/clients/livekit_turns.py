@@ -23,8 +23,8 @@ VOICES = {
 """The vendors' own."""
 SPOKEN = "Hello there my friend. How are you today?"
 UNENDED = "and this has no end"
-LONG = "This is a sentence that goes on and on. " * 8
-LIMIT_S = 20.0
+LONG = "This is a sentence that goes on and on. " * 16
+LIMIT_S = 60.0
 
 
 def plugin(dialect: str, http: str, session: aiohttp.ClientSession) -> tts.TTS:

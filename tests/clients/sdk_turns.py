@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 RATE = 24_000
 SPOKEN = "Hello there my friend. How are you today?"
-LONG = "This is a sentence that goes on and on. " * 8
-LIMIT_S = 20.0
+LONG = "This is a sentence that goes on and on. " * 16
+LIMIT_S = 60.0
 
 
 def seconds(audio: bytes) -> float:

@@ -26,9 +26,9 @@ SCRIPTS = ROOT / "tests" / "clients"
 DIALECTS = ("elevenlabs", "deepgram", "cartesia", "openai")
 TIMED = ("elevenlabs", "cartesia")
 FRAMEWORKS = ("pipecat_turns", "livekit_turns")
-SPEED = 8.0
+SPEED = 4.0
 """So fast does the fake speak: a client has the time to interrupt it."""
-LIMIT_S = 90.0
+LIMIT_S = 120.0
 TIDY_S = 0.03
 """Some of the clients cut audio into steps of 10 ms and fill the last one up, or ask for MP3,
 which is made of frames."""
@@ -86,7 +86,7 @@ def seconds(*segments: str) -> float:
 
 TWO = seconds("Hello there my friend.", "How are you today?")
 UNENDED = seconds("and this has no end")
-LONG = 8 * seconds("This is a sentence that goes on and on.")
+LONG = 16 * seconds("This is a sentence that goes on and on.")
 WORDS = "Hello there my friend. How are you today?".split()
 
 
@@ -114,7 +114,7 @@ class TestFrameworks:
 
     def test_a_barge_in_ends_the_speech(self, outcomes: Any, script: str, dialect: str) -> None:
         outcome = outcomes[script, dialect].result()
-        assert 0 < outcome.report["interrupted"]["audio_s"] < LONG / 4
+        assert 0 < outcome.report["interrupted"]["audio_s"] < LONG / 2
         assert outcome.cancelled >= 1
         assert outcome.slots_busy == 0
 
@@ -211,7 +211,7 @@ def test_deepgram_sdk_has_every_flush_numbered(outcomes: Any) -> None:
 
 def test_deepgram_sdk_clears(outcomes: Any) -> None:
     outcome = outcomes["sdk_turns", "deepgram"].result()
-    assert outcome.report["cleared_s"] < LONG / 4
+    assert outcome.report["cleared_s"] < LONG / 2
     assert outcome.report["again_s"] == pytest.approx(TWO)
     assert outcome.cancelled >= 1
 
