@@ -1,9 +1,10 @@
-"""The device's model in plain torch: what its kernels should draw, and how sure of it they can be.
+"""The device's model in plain torch: what its kernels compute, with nothing clever about it.
 
 Owns the arithmetic of a decode in the dtype that the weights are in, with the roundings of
-``stack.py`` and its kernels in place and every product exact (float64). On a GPU a product's order
-of addition is all that differs; a token that this file would not draw is a bug unless its logit
-lies that close to the best one. Also used with bf16 weights, to say what quantisation costs.
+``stack.py`` and its kernels in place and every product exact (float64). Kernel by kernel a device
+differs from it by the order in which a product is added. Through a whole quantised model that is
+enough to move logits as far as quantisation itself did, since each rounding that falls the other
+way moves others: compare shares and distances, not bits.
 
 For tests and gates: a whole stream is one call per stack, at no speed. Knows nothing of slots,
 pages or threads. CPU or GPU.
@@ -34,7 +35,7 @@ from .weights import CudaWeights, StackWeights
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, queries [B, T, heads, dim], keys, values [B, T, kv heads, dim]) -> output like queries,
-fp32."""
+not rounded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +69,8 @@ class Context:
         """
         weights = self._weights
         h, normed = self._run(weights.slow, columns)
-        codes = product(normed, weights.slow.head).bfloat16().float()
-        end = (normed.float() @ weights.end_row.float().t()).bfloat16().float()
-        slow = torch.cat([codes, end], 1)
-        return Logits(slow, self._fast(normed if weights.norm_fast_input else h, drawn))
+        source = normed if weights.norm_fast_input else h
+        return Logits(self._slow(normed), self._fast(source, drawn))
 
     def greedy(self, column: Tensor, frames: int) -> Tensor:
         """int32 [frames, 1 + codebooks]: what greedy decoding draws after ``column``. Stops behind
@@ -80,9 +79,7 @@ class Context:
         drawn: list[Tensor] = []
         for _ in range(frames):
             h, normed = self._run(weights.slow, column.unsqueeze(0))
-            codes = product(normed, weights.slow.head).bfloat16().float()
-            end = (normed.float() @ weights.end_row.float().t()).bfloat16().float()
-            token = int(torch.cat([codes, end], 1).argmax())
+            token = int(self._slow(normed).argmax())
             ended = token == weights.codebook_size
             frame = [0 if ended else token]
             source = normed if weights.norm_fast_input else h
@@ -114,6 +111,12 @@ class Context:
         h, normed = run_stack(stack, x[None], positions, attend)
         self._positions += len(columns)
         return h[0], normed[0]
+
+    def _slow(self, normed: Tensor) -> Tensor:
+        """Logits [F, codes + 1] of normed rows [F, dim]."""
+        weights = self._weights
+        codes = product(normed, weights.slow.head)
+        return torch.cat([codes, product(normed, weights.end_row)], 1).bfloat16().float()
 
     def _fast(self, source: Tensor, drawn: Tensor) -> Tensor:
         """Logits [F, books, codes] after the hidden row [F, dim] and ``drawn`` [F, books]."""
@@ -199,13 +202,13 @@ def _attention(q: Tensor, keys: Tensor, values: Tensor, first: int) -> Tensor:
     """Causal: query t sees keys 0 .. first + t. Probabilities are rounded as the matrix unit's
     operand is, before they are divided by their sum."""
     group = q.shape[2] // keys.shape[2]
-    k, v = (x.float().repeat_interleave(group, 2) for x in (keys, values))
-    score = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * q.shape[-1] ** -0.5
+    k, v = (x.double().repeat_interleave(group, 2) for x in (keys, values))
+    score = torch.einsum("bqhd,bkhd->bhqk", q.double(), k) * q.shape[-1] ** -0.5
     at = torch.arange(q.shape[1], device=q.device) + first
     hidden = torch.arange(k.shape[1], device=q.device)[None] > at[:, None]
     score = score.masked_fill(hidden, -torch.inf)
     p = torch.exp(score - score.amax(-1, keepdim=True))
-    y = torch.einsum("bhqk,bkhd->bqhd", p.bfloat16().float(), v)
+    y = torch.einsum("bhqk,bkhd->bqhd", p.bfloat16().double(), v)
     return y / p.sum(-1).transpose(1, 2)[..., None]
 
 
