@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from .norm import NormedRows, load_squares, rms_factor
+from .pages import TILE_TOKENS
 from .rounding import (
     bf16,
     launch_options,
@@ -80,7 +81,7 @@ def store_heads_kernel(
     table_stride,
     SLOTS,
     POSITIONS,
-    SPAN,
+    TILES,
     KEYS,
     VALUES,
     OUT,
@@ -96,13 +97,14 @@ def store_heads_kernel(
     GQ2: tl.constexpr,
     D: tl.constexpr,
     PAGE: tl.constexpr,
+    TILE: tl.constexpr,
     DECODE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """grid (M, HKV): one token's queries of a kv head to OUT, its key and value to their page.
 
-    DECODE: each row has its own position and table; else rows are successive tokens of one context,
-    as many as SPAN says, and rows behind them write nothing.
+    DECODE: each row has its own position and table; else each TILE rows are successive tokens of
+    one context, as many as TILES says, and the tile's other rows write nothing.
     """
     m = tl.program_id(0)
     h = tl.program_id(1)
@@ -114,12 +116,15 @@ def store_heads_kernel(
     d = tl.arange(0, D)
     table = TABLES
     if DECODE:
-        count = m + 1
+        live_row = m + one >= 0
         position = tl.load(POSITIONS + m)
         table += tl.load(SLOTS + m).to(tl.int64) * table_stride
     else:
-        count = tl.load(SPAN + 1)
-        position = tl.load(SPAN) + tl.minimum(m, count - 1)
+        tile = TILES + m // TILE * 3
+        count = tl.load(tile + 2)
+        live_row = m % TILE + one < count
+        position = tl.load(tile + 1) + tl.minimum(m % TILE, tl.maximum(count, 1) - 1)
+        table += tl.load(tile).to(tl.int64) * table_stride
     page = tl.load(table + position // PAGE).to(tl.int64)
     cos, sin = load_turn(COS, SIN, position + one, D)
     wait_for_previous(PDL)
@@ -138,11 +143,10 @@ def store_heads_kernel(
     q = rotate_heads(q, cos, sin, GQ2, D)
     k = rotate_heads(k, cos, sin, 1, D)
     out = tl.cast(m, tl.int64) * (HQ * D) + heads[:, None] * D + d[None, :]
-    kept = m + one < count
-    tl.store(OUT + out, bf16(q), mask=live[:, None] & kept[:, None])
+    tl.store(OUT + out, bf16(q), mask=live[:, None] & live_row[:, None])
     at = ((page * HKV + h) * PAGE + position % PAGE) * D + one[:, None] * D + d[None, :]
-    tl.store(KEYS + at, bf16(k), mask=kept[:, None])
-    tl.store(VALUES + at, bf16(v * factor), mask=kept[:, None])
+    tl.store(KEYS + at, bf16(k), mask=live_row[:, None])
+    tl.store(VALUES + at, bf16(v * factor), mask=live_row[:, None])
 
 
 def store_heads(
@@ -156,7 +160,7 @@ def store_heads(
     queries: torch.Tensor,
     eps: float,
     *,
-    span: torch.Tensor | None = None,
+    tiles: torch.Tensor | None = None,
     rows: tuple[torch.Tensor, torch.Tensor] | None = None,
     pdl: bool = False,
 ) -> None:
@@ -165,13 +169,13 @@ def store_heads(
     ``qkv`` [S, M, (HQ + 2 HKV) D] fp32 partials or bf16 (S 1); ``normed``: the rows it came from,
     when their rms factor is still to be applied. ``qk_weights``: bf16 [D] each, or None.
     ``keys``/``values`` bf16 [pages, HKV, page, D] are written; ``queries`` bf16 [M, HQ, D] is the
-    output. Prefill: ``span`` int32 [2] is (start, count): the first ``count`` rows, at least one,
-    are tokens ``start`` onwards of the context whose pages ``table`` int32 [pages] names; of the
-    others nothing is written. Decode: ``rows`` is (slots, positions), int32 [M] each, and ``table``
-    int32 [slots, pages]. ValueError unless exactly one of the two is given.
+    output. Prefill: ``tiles`` int32 [ceil(M / TILE_TOKENS), 3] (``pages.tiles_of``, then zeros)
+    says which rows are which tokens of which context in ``table``; of the others nothing is
+    written. Decode: ``rows`` is (slots, positions), int32 [M] each. ``table`` int32 [contexts or
+    slots, pages]. ValueError unless exactly one of ``tiles`` and ``rows`` is given.
     """
-    if (span is None) == (rows is None):
-        raise ValueError("rows of one context have a span, rows of many have slots and positions")
+    if (tiles is None) == (rows is None):
+        raise ValueError("prefill has tiles, decode has rows")
     m, hq, d = queries.shape
     hkv = keys.shape[1]
     qn, kn = qk_weights if qk_weights is not None else (rope[0], rope[0])
@@ -190,7 +194,7 @@ def store_heads(
         table.stride(0),
         slots,
         positions,
-        table if span is None else span,
+        table if tiles is None else tiles,
         keys,
         values,
         queries,
@@ -206,6 +210,7 @@ def store_heads(
         GQ2=triton.next_power_of_2(hq // hkv),
         D=d,
         PAGE=keys.shape[2],
+        TILE=TILE_TOKENS,
         DECODE=rows is not None,
         PDL=pdl,
         **launch_options(warps=2, pdl=pdl),

@@ -6,6 +6,7 @@ head. A page is a multiple of 32 tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows
 LOG2_E = 1.4426950408889634
 SPLITS = 8
 """Most stretches of a context."""
+TILE_TOKENS = 32
+"""Tokens of one context that a program of prefill attention serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,19 @@ def store_outputs(
         tl.store(OSC + heads * osc_stride + m, scale, mask=live)
     else:
         tl.store(OUT + at, bf16(y), mask=live[:, None])
+
+
+def tiles_of(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """How (start, count) of several contexts lie in the rows of a prefill, tile by tile.
+
+    A tile is TILE_TOKENS rows: the context's number, the position of the first row, and how many
+    rows are its. Each context begins with a tile.
+    """
+    return [
+        (context, start + begin, min(TILE_TOKENS, count - begin))
+        for context, (start, count) in enumerate(spans)
+        for begin in range(0, count, TILE_TOKENS)
+    ]
 
 
 def cut_on_host(length: int, schedule: Schedule = SCHEDULE) -> int:

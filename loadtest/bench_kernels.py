@@ -31,7 +31,7 @@ from shoal.kernels.extend import extend_attention
 from shoal.kernels.gemm import add_partials, gemm_partials, gemm_reference
 from shoal.kernels.mxfp8 import Mx, dequantise_mx, gemm_mx, quantise_mx
 from shoal.kernels.norm import add_norm, whole_norm
-from shoal.kernels.pages import SCHEDULE, Schedule, cut_on_host
+from shoal.kernels.pages import SCHEDULE, Schedule, cut_on_host, tiles_of
 from shoal.kernels.quantise import Fp8Rows, Fp8Weight, dequantise_weight, quantise, quantise_weight
 from shoal.kernels.sampler import FastInput, Sampling, SlowToken, sample
 from shoal.kernels.swiglu import swiglu
@@ -204,9 +204,9 @@ def attention(bench: Bench) -> None:
     step = Step(bench, 1, 2048, 1)
     for length, start in ((64, 512), (512, 0), (512, 1500)):
         q, out = random(length, HQ, DIM), Fp8Rows.empty(length, HQ * DIM, "cuda")
-        pages = (step.keys[0], step.values[0], step.tables[0])
-        span = torch.tensor([start, length], dtype=torch.int32, device="cuda")
-        us = bench.us([lambda s=span: extend_attention(q, step.slow, *pages, s, out)])
+        pages = (step.keys[0], step.values[0], step.tables)
+        tiles = torch.tensor(tiles_of([(start, length)]), dtype=torch.int32, device="cuda")
+        us = bench.us([lambda t=tiles: extend_attention(q, step.slow, *pages, t, out)])
         flops = 4 * length * (start + length / 2) * HQ * DIM
         bench.row("attention", f"extend {length}@{start}", us=us, tflops=flops * 1e-6 / us)
 

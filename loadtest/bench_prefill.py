@@ -97,18 +97,18 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
         say(f"{name}: {graph_s:.1f} s to compile and capture, buffers of {held:.2f} GiB")
         table = tuple(range(pages))
         for at in range(0, max(CONTEXTS), 256):
-            recorded.run(PrefillChunk(columns(256, at), at, table))
+            recorded.run([PrefillChunk(columns(256, at), at, table)])
         for context in CONTEXTS:
             for length in LENGTHS:
                 chunk = PrefillChunk(columns(length, length), context, table)
                 touched = table[context // PAGE_TOKENS : -(-(context + length) // PAGE_TOKENS)]
-                recorded.run(chunk)
+                recorded.run([chunk])
                 kept = (pool.keys.clone(), pool.values.clone())
                 at = torch.tensor(touched, device=GPU)
                 pool.keys[:, at] = 0
                 pool.values[:, at] = 0
                 torch.cuda.synchronize()
-                single.run(chunk)
+                single.run([chunk])
                 torch.cuda.synchronize()
                 equal = same_bits(kept, pool, touched)
                 del kept
@@ -117,12 +117,26 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
                     "dtype": name,
                     "columns": length,
                     "context": context,
-                    "graph_ms": ms(timed(partial(recorded.run, chunk))),
-                    "single_ms": ms(timed(partial(single.run, chunk), 5)),
+                    "graph_ms": ms(timed(partial(recorded.run, [chunk]))),
+                    "single_ms": ms(timed(partial(single.run, [chunk]), 5)),
                     "same_bits": equal,
                 }
                 rows.append(row)
                 say(f"  {row}")
+        for count in (2, 4, 8):
+            sentences = [
+                PrefillChunk(columns(48, at), 512, table[: 8 + at] + table[-1:])
+                for at in range(count)
+            ]
+            row = {
+                "dtype": name,
+                "columns": 48,
+                "context": 512,
+                "together": count,
+                "graph_ms": ms(timed(partial(recorded.run, sentences))),
+            }
+            rows.append(row)
+            say(f"  {row}")
         voice = PrefillChunk(columns(VOICE, 1), 0, table)
         for size in (128, 256, 512, 1024):
             whole, _, _ = make_prefill(weights, stack, pool, pages, size)
@@ -131,7 +145,7 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
                 "columns": VOICE,
                 "context": 0,
                 "graph_rows": size,
-                "graph_ms": ms(timed(partial(whole.run, voice), 5)),
+                "graph_ms": ms(timed(partial(whole.run, [voice]), 5)),
             }
             rows.append(row)
             say(f"  {row}")

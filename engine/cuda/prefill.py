@@ -1,15 +1,15 @@
-"""Prefill on the device: a chunk of columns through the slow stack, its KV into pages.
+"""Prefill on the device: chunks of columns through the slow stack, their KV into pages.
 
-``PrefillPass`` owns the kernels of a chunk and the staging of what they read; everything that
+``PrefillPass`` owns the kernels of a pass and the staging of what they read; everything that
 differs from chunk to chunk lies on the device, so that one recorded pass of a bucket's rows serves
-every chunk that fits. ``Prefill`` owns the stream of lowest priority and the graphs. The prefill
-thread waits for the device there, so that a step launched after :meth:`Prefill.run` returned needs
-no event to see the KV.
+whatever chunks fit, of one context or of several. ``Prefill`` owns the stream of lowest priority
+and the graphs. The prefill thread waits for the device there, so that a step launched after
+:meth:`Prefill.run` returned needs no event to see the KV.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from shoal.kernels.embedding import embed
 from shoal.kernels.extend import extend_attention
 from shoal.kernels.heads import store_heads
 from shoal.kernels.norm import NormedRows
+from shoal.kernels.pages import TILE_TOKENS, tiles_of
 from shoal.kernels.quantise import Fp8Rows
 
 from ..runner import Int32Array, PrefillChunk
@@ -26,14 +27,36 @@ from .stack import StackRun, make_stack
 from .step import KvPool
 from .weights import CudaWeights, Layer, StackWeights
 
-_START, _COUNT, _TABLE = 0, 1, 2
+
+def in_passes(chunks: Iterable[PrefillChunk], most: int) -> Iterator[list[PrefillChunk]]:
+    """``chunks`` in passes of ``most`` rows, in order; cut where a pass is full.
+
+    Chunks begin with a tile each. One that goes on where the one before it ends may share its pass:
+    a layer's keys are all written before any are read.
+    """
+    batch: list[PrefillChunk] = []
+    room = most // TILE_TOKENS
+    for chunk in chunks:
+        begin = 0
+        while begin < len(chunk.columns):
+            if not room:
+                yield batch
+                batch, room = [], most // TILE_TOKENS
+            part = chunk.columns[begin : begin + room * TILE_TOKENS]
+            batch.append(PrefillChunk(part, chunk.position + begin, chunk.table))
+            begin += len(part)
+            room -= -(-len(part) // TILE_TOKENS)
+    if batch:
+        yield batch
 
 
 class PrefillPass:
-    """Chunks of up to ``buckets[-1]`` columns. Enqueues on the current stream, waits for nothing.
+    """Chunks of up to ``buckets[-1]`` rows in all. Enqueues on the current stream, waits for
+    nothing.
 
-    What a pass reads is ``[start | count | table (max_pages) | columns]``, int32, in one buffer
-    that is copied to the device at once.
+    What a pass reads is ``[tiles | columns | a table (max_pages) for each chunk]``, int32, in one
+    buffer that is copied to the device at once. A chunk takes whole tiles; there are as many tables
+    as tiles.
     """
 
     def __init__(
@@ -45,23 +68,28 @@ class PrefillPass:
         max_pages: int,
         device: torch.device,
     ) -> None:
-        """``stack``: the slow stack, in the dtype that prefill is to multiply in."""
+        """``stack``: the slow stack, in the dtype that prefill is to multiply in. ``buckets``:
+        ascending, the last a multiple of TILE_TOKENS (ValueError)."""
         self.buckets = tuple(buckets)
+        if self.buckets[-1] % TILE_TOKENS:
+            raise ValueError(f"{self.buckets[-1]} rows are no whole tiles of {TILE_TOKENS}")
         self._weights = weights
         self._pool = pool
         self._width = 1 + weights.codebooks
-        self._columns_at = _TABLE + max_pages
+        self._max_pages = max_pages
         most = self.buckets[-1]
-        size = self._columns_at + most * self._width
+        self._most_tiles = -(-most // TILE_TOKENS)
+        self._columns_at = 3 * self._most_tiles
+        self._tables_at = self._columns_at + most * self._width
+        size = self._tables_at + self._most_tiles * max_pages
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._host_np: Int32Array = self._host.numpy()
-        # A pass that was given no chunk yet writes one column's KV into the scratch page.
-        self._host_np[_COUNT] = 1
-        self._host_np[_TABLE : self._columns_at] = pool.scratch_page
+        # A pass that was given no chunk yet writes nothing.
+        self._host_np[self._tables_at :] = pool.scratch_page
         self._device = self._host.to(device)
-        self._span = self._device[:_TABLE]
-        self._table = self._device[_TABLE : self._columns_at]
-        self._columns = self._device[self._columns_at :].view(most, self._width)
+        self._tiles = self._device[: self._columns_at].view(self._most_tiles, 3)
+        self._columns = self._device[self._columns_at : self._tables_at].view(most, self._width)
+        self._tables = self._device[self._tables_at :].view(self._most_tiles, max_pages)
         config = stack.config
         self._queries = torch.zeros(
             most, config.heads, config.head_dim, dtype=torch.bfloat16, device=device
@@ -70,24 +98,31 @@ class PrefillPass:
             rows: make_stack(stack, rows, device) for rows in self.buckets
         }
 
-    def send(self, columns: Int32Array, position: int, table: tuple[int, ...]) -> int:
-        """Stage columns int32 [L, 1 + codebooks], L from 1 to the last bucket; returns the bucket.
+    def send(self, chunks: Sequence[PrefillChunk]) -> int:
+        """Stage chunks, each of one column at least; returns the bucket that they fit.
 
-        The pass that read the buffer before must be over. Rows behind L repeat a column that
-        exists; their KV is not written.
+        The pass that read the buffer before must be over. Raises ``ValueError`` for chunks that do
+        not fit, before anything of them is staged.
         """
-        count, pages = len(columns), len(table)
+        tiles = tiles_of([(chunk.position, len(chunk.columns)) for chunk in chunks])
+        count = (len(tiles) - 1) * TILE_TOKENS + tiles[-1][2]
         rows = bucket_of(count, self.buckets)
-        if pages > self._columns_at - _TABLE:
-            raise ValueError(f"{pages} pages, {self._columns_at - _TABLE} at most")
-        host = self._host_np
-        host[_START] = position
-        host[_COUNT] = count
-        host[_TABLE : _TABLE + pages] = table
-        used = self._columns_at + rows * self._width
-        staged = host[self._columns_at : used].reshape(rows, self._width)
-        staged[:count] = columns
-        staged[count:] = columns[0]
+        longest = max(len(chunk.table) for chunk in chunks)
+        if longest > self._max_pages:
+            raise ValueError(f"{longest} pages, {self._max_pages} at most")
+        host, begin = self._host_np, 0
+        laid = host[: self._columns_at].reshape(-1, 3)
+        laid[: len(tiles)] = tiles
+        laid[len(tiles) :] = 0
+        columns = host[self._columns_at : self._tables_at].reshape(-1, self._width)
+        # Rows of nobody are computed too: with a column that exists.
+        columns[:rows] = chunks[0].columns[0]
+        tables = host[self._tables_at :].reshape(-1, self._max_pages)
+        for index, chunk in enumerate(chunks):
+            columns[begin : begin + len(chunk.columns)] = chunk.columns
+            begin += -(-len(chunk.columns) // TILE_TOKENS) * TILE_TOKENS
+            tables[index, : len(chunk.table)] = chunk.table
+        used = self._tables_at + len(chunks) * self._max_pages
         self._device[:used].copy_(self._host[:used], non_blocking=True)
         return rows
 
@@ -103,6 +138,7 @@ class PrefillPass:
             stack.residual,
         )
         queries = self._queries[:rows]
+        tiles = self._tiles[: -(-rows // TILE_TOKENS)]
 
         def attend(
             index: int,
@@ -120,14 +156,14 @@ class PrefillPass:
                 normed,
                 qk,
                 heads.rope,
-                self._table,
+                self._tables,
                 keys,
                 values,
                 queries,
                 heads.eps,
-                span=self._span,
+                tiles=tiles,
             )
-            extend_attention(queries, heads, keys, values, self._table, self._span, out)
+            extend_attention(queries, heads, keys, values, self._tables, tiles, out)
 
         stack.run(attend)
 
@@ -163,21 +199,20 @@ class Prefill:
         torch.cuda.synchronize()
 
     @torch.inference_mode()
-    def run(self, chunk: PrefillChunk) -> None:
-        """Write the chunk's KV; returns when it is written."""
-        most = self._pass.buckets[-1]
+    def run(self, chunks: Sequence[PrefillChunk]) -> None:
+        """Write the chunks' KV, as many at once as fit; returns when it is written."""
         with torch.cuda.stream(self._stream):
-            if chunk.copy_page is not None:
-                self._pool.copy_page(*chunk.copy_page)
-            for begin in range(0, len(chunk.columns), most):
-                part = chunk.columns[begin : begin + most]
-                rows = self._pass.send(part, chunk.position + begin, chunk.table)
+            for chunk in chunks:
+                if chunk.copy_page is not None:
+                    self._pool.copy_page(*chunk.copy_page)
+            for batch in in_passes(chunks, self._pass.buckets[-1]):
+                rows = self._pass.send(batch)
                 graph = self._graphs.get(rows)
                 if graph is None:
                     self._pass.run(rows)
                 else:
                     graph.replay()
-                # The next part is staged where this one was.
+                # The next pass is staged where this one was.
                 self._wait()
             self._wait()
 

@@ -14,7 +14,7 @@ import torch
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
 from shoal.engine.cuda.buckets import bucket_of, buckets_up_to
-from shoal.engine.cuda.prefill import PrefillPass
+from shoal.engine.cuda.prefill import PrefillPass, in_passes
 from shoal.engine.cuda.sharing import Sharing
 from shoal.engine.cuda.slot_state import SlotState
 from shoal.engine.cuda.staging import StepStaging
@@ -188,7 +188,7 @@ def voice() -> Voice:
             staging = StepStaging(state, 2, CPU)
             work = Workspace.empty(2, weights.slow.layers[0].heads, CPU)
             steps[dtype] = DecodeStep(weights, pool, state, staging, work, 2, CPU), staging
-            sizes = (4, 8)
+            sizes = (4, 32)
             prefills[dtype] = PrefillPass(weights, weights.slow, pool, sizes, 32, CPU)
             pools[dtype] = pool
     finally:
@@ -207,7 +207,8 @@ def test_a_prefill_writes_the_cpu_s_kv_and_nothing_else(
     for part in (pool.keys, pool.values):
         part[:, table[0], :, start:] = float("nan")
         part[:, table[1], :, : start + count - PAGE_TOKENS] = float("nan")
-    rows = prefill.send(voice.long[start : start + count], start, table)
+    chunk = PrefillChunk(voice.long[start : start + count], start, table)
+    rows = prefill.send([chunk])
     assert rows == 4
     prefill.run(rows)
     for before, after in zip(kept, (pool.keys, pool.values), strict=True):
@@ -222,12 +223,31 @@ def test_a_prefill_writes_the_cpu_s_kv_and_nothing_else(
     pool.values.copy_(kept[1])
 
 
+def test_chunks_are_cut_where_a_pass_is_full() -> None:
+    columns = np.arange(400, dtype=np.int32)[:, None]
+    chunks = [
+        PrefillChunk(columns[:40], 7, (1,)),
+        PrefillChunk(columns[40:60], 0, (2,)),
+        PrefillChunk(columns[60:60], 0, (9,)),
+        PrefillChunk(columns[60:260], 3, (3,)),
+    ]
+    passes = list(in_passes(chunks, 128))
+    shape = [[(part.position, len(part.columns), part.table) for part in one] for one in passes]
+    assert shape == [
+        [(7, 40, (1,)), (0, 20, (2,)), (3, 32, (3,))],
+        [(35, 128, (3,))],
+        [(163, 40, (3,))],
+    ]
+    got = np.concatenate([part.columns for one in passes for part in one])
+    assert np.array_equal(got, columns[:260])
+
+
 def test_a_prefill_that_does_not_fit_is_refused(voice: Voice) -> None:
     prefill = voice.prefills["bf16"]
-    with pytest.raises(ValueError, match="9 rows, at most 8"):
-        prefill.send(voice.long[:9], 0, (0,))
+    with pytest.raises(ValueError, match="33 rows, at most 32"):
+        prefill.send([PrefillChunk(voice.long[:33], 0, (0,))])
     with pytest.raises(ValueError, match="33 pages, 32 at most"):
-        prefill.send(voice.long[:1], 0, tuple(range(33)))
+        prefill.send([PrefillChunk(voice.long[:1], 0, tuple(range(33)))])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])

@@ -17,11 +17,13 @@ from shoal.kernels.fast_attention import fast_attention
 from shoal.kernels.heads import heads_reference, rope_tables, store_heads
 from shoal.kernels.norm import NormedRows
 from shoal.kernels.pages import (
+    TILE_TOKENS,
     Heads,
     Workspace,
     attention_reference,
     cut_on_host,
     gather_pages,
+    tiles_of,
 )
 from shoal.kernels.quantise import Fp8Rows, dequantise_rows
 
@@ -269,14 +271,17 @@ def test_a_long_context_is_cut_into_longer_stretches() -> None:
     assert relative(dequantise_rows(out.run()), out.expected()) < 0.032
 
 
-def span_of(start: int, count: int) -> torch.Tensor:
-    return torch.tensor([start, count], dtype=torch.int32, device=DEVICE)
+def laid_out(*spans: tuple[int, int], rows: int) -> torch.Tensor:
+    """int32 [tiles of ``rows``, 3]."""
+    tiles = tiles_of(spans)
+    tiles += [(0, 0, 0)] * (-(-rows // TILE_TOKENS) - len(tiles))
+    return torch.tensor(tiles, dtype=torch.int32, device=DEVICE)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_prefill_in_chunks_is_causal_attention(dim: int) -> None:
     heads = make_heads(dim, qk_norm=True)
-    table = torch.tensor([7, 3, 11, 0], dtype=torch.int32, device=DEVICE)
+    table = torch.tensor([[7, 3, 11, 0]], dtype=torch.int32, device=DEVICE)
     total, cut = 100, 37
     qkv = random(1, total, 12 * dim, seed=8).bfloat16()
     keys, values = (torch.zeros(12, 2, PAGE, dim, device=DEVICE).bfloat16() for _ in "kv")
@@ -287,47 +292,73 @@ def test_prefill_in_chunks_is_causal_attention(dim: int) -> None:
         part = qkv[:, start:end].contiguous()
         queries = torch.empty(end - start, 8, dim, dtype=torch.bfloat16, device=DEVICE)
         weights = (heads.query_weight, heads.key_weight)
-        span = span_of(start, end - start)
-        store_heads(part, None, weights, heads.rope, table, keys, values, queries, EPS, span=span)
+        tiles = laid_out((start, end - start), rows=end - start)
+        store_heads(part, None, weights, heads.rope, table, keys, values, queries, EPS, tiles=tiles)
         out = torch.full((end - start, 8 * dim), float("nan"), device=DEVICE).bfloat16()
-        extend_attention(queries, heads, keys, values, table, span, out)
+        extend_attention(queries, heads, keys, values, table, tiles, out)
         rows.append(out)
         if dim == 128:
             quantised = Fp8Rows.empty(end - start, 8 * dim, DEVICE)
-            extend_attention(queries, heads, keys, values, table, span, quantised)
+            extend_attention(queries, heads, keys, values, table, tiles, quantised)
             assert relative(dequantise_rows(quantised), out) < 0.032
     x = qkv[0].view(total, 12, dim)
     at = torch.arange(total, device=DEVICE)
     q = heads_reference(x[:, :8], heads.query_weight, heads.rope, at, EPS)
     k = heads_reference(x[:, 8:10], heads.key_weight, heads.rope, at, EPS)
-    assert relative(gather_pages(keys, table, total), k) < 2e-3
-    assert torch.equal(gather_pages(values, table, total), x[:, 10:])
+    assert relative(gather_pages(keys, table[0], total), k) < 2e-3
+    assert torch.equal(gather_pages(values, table[0], total), x[:, 10:])
     expected = attention_reference(q, k, x[:, 10:], 0).flatten(1)
     assert relative(torch.cat(rows), expected) < 5e-3
 
 
-def test_rows_behind_the_end_of_a_chunk_write_nothing_and_change_nothing() -> None:
-    """A chunk of 37 tokens in buffers of 37, of 64, and of 100 rows."""
+def test_chunks_side_by_side_are_what_they_are_alone() -> None:
+    """Three contexts in a buffer with room to spare: nothing else is written."""
     heads = make_heads(128, qk_norm=True)
-    table = torch.tensor([7, 3, 11, 0], dtype=torch.int32, device=DEVICE)
-    start, count = 20, 37
-    qkv = random(2, 100, 12 * 128, seed=8)
+    tables = torch.tensor([[7, 3, 9], [2, 0, 9], [5, 9, 9]], dtype=torch.int32, device=DEVICE)
+    spans = [(20, 37), (33, 12), (0, 32)]
+    starts = [0, 64, 96]
+    rows = 160
+    qkv = random(2, rows, 12 * 128, seed=8)
     weights = (heads.query_weight, heads.key_weight)
-    kept: list[list[torch.Tensor]] = []
-    for rows in (count, 64, 100):
+
+    def run(
+        which: torch.Tensor, part: torch.Tensor, tiles: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         keys, values = (random(12, 2, PAGE, 128, seed=s).bfloat16() for s in (3, 4))
-        queries = torch.full((rows, 8, 128), 7.0, dtype=torch.bfloat16, device=DEVICE)
-        out = torch.full((rows, 8 * 128), 7.0, device=DEVICE).bfloat16()
-        part, span = qkv[:, :rows].contiguous(), span_of(start, count)
-        store_heads(part, None, weights, heads.rope, table, keys, values, queries, EPS, span=span)
-        extend_attention(queries, heads, keys, values, table, span, out)
-        assert (queries[count:] == 7).all()
-        assert (out[count:] == 7).all()
-        kept.append([keys, values, queries[:count], out[:count]])
-    for other in kept[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(kept[0], other, strict=True))
-    with pytest.raises(ValueError, match="span"):
-        store_heads(part, None, weights, heads.rope, table, keys, values, queries, EPS)
+        queries = torch.full((part.shape[1], 8, 128), 7.0, dtype=torch.bfloat16, device=DEVICE)
+        out = torch.full((part.shape[1], 8 * 128), 7.0, device=DEVICE).bfloat16()
+        pages = (which, keys, values)
+        store_heads(part, None, weights, heads.rope, *pages, queries, EPS, tiles=tiles)
+        extend_attention(queries, heads, keys, values, which, tiles, out)
+        return keys, values, queries, out
+
+    together = run(tables, qkv, laid_out(*spans, rows=rows))
+    alone = [
+        run(
+            tables[[context]],
+            qkv[:, starts[context] : starts[context] + spans[context][1]].contiguous(),
+            laid_out(spans[context], rows=spans[context][1]),
+        )
+        for context in range(3)
+    ]
+    rest = torch.ones(rows, dtype=torch.bool)
+    for context, (begin, count) in enumerate(spans):
+        at = slice(starts[context], starts[context] + count)
+        rest[at] = False
+        for all_rows, own in zip(together[2:], alone[context][2:], strict=True):
+            assert torch.equal(all_rows[at], own)
+        for position in range(begin, begin + count):
+            page, offset = int(tables[context, position // PAGE]), position % PAGE
+            for pages, own in zip(together[:2], alone[context][:2], strict=True):
+                assert torch.equal(pages[page, :, offset], own[page, :, offset])
+    assert all((part[rest] == 7).all() for part in together[2:])
+    untouched = random(12, 2, PAGE, 128, seed=3).bfloat16()
+    changed = (together[0] != untouched).any(dim=(1, 3))
+    assert int(changed.sum()) == sum(count for _, count in spans)
+    with pytest.raises(ValueError, match="tiles"):
+        store_heads(
+            qkv, None, weights, heads.rope, tables, together[0], together[1], together[2], EPS
+        )
 
 
 @pytest.mark.parametrize(("dim", "qk_norm"), [(128, False), (64, True)])
@@ -375,6 +406,6 @@ def test_pages_and_heads_that_do_not_fit_are_refused() -> None:
     pages = torch.zeros(2, 2, 32, 64, dtype=torch.bfloat16, device=DEVICE)
     queries = torch.zeros(1, 8, 64, dtype=torch.bfloat16, device=DEVICE)
     with pytest.raises(ValueError, match="no quantisation group"):
-        extend_attention(queries, heads, pages, pages, step.tables[0], span_of(0, 1), out)
+        extend_attention(queries, heads, pages, pages, step.tables, laid_out((0, 1), rows=1), out)
     with pytest.raises(ValueError, match="no quantisation group"):
         fast_attention(queries.view(1, 1, 512), None, heads, pages, pages, 0, out)

@@ -195,15 +195,15 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
             qkv, rows, heads, *where, work, out, prefix=prefix, groups=table, pdl=True
         ),
     )
-    span = number[:2]
+    tiles = table[:1, :3].contiguous()
     yield (
         "attention-extend",
-        lambda: extend_attention(queries, heads, pages, pages, table, span, out),
+        lambda: extend_attention(queries, heads, pages, pages, table, tiles, out),
     )
     yield (
         "attention-store",
         lambda: store_heads(
-            qkv, rows, (weight, weight), heads.rope, table, pages, pages, queries, 1e-6, span=span
+            qkv, rows, (weight, weight), heads.rope, table, pages, pages, queries, 1e-6, tiles=tiles
         ),
     )
     fast = torch.empty(m, 8, 16, 128, dtype=torch.bfloat16)
