@@ -148,6 +148,14 @@ def _record(args: argparse.Namespace) -> int:
 
 
 def _gate_tokens(args: argparse.Namespace) -> int:
-    findings = tokens.check(tokens.read(args.reference), tokens.read(args.candidate), args.frames)
+    reference, candidate = tokens.read(args.reference), tokens.read(args.candidate)
+    tolerance: float | None = args.tolerance
+    if tolerance is None:
+        findings = tokens.check(reference, candidate, args.frames)
+    else:
+        behind = tokens.read_behind(args.candidate)
+        if behind is None:
+            raise tokens.BadTokens(f"{args.candidate}: a tolerance needs logits, and it holds none")
+        findings = tokens.check_behind(reference, behind, args.frames, tolerance)
     print(baseline.as_text(findings))
     return OK if all(finding.passed for finding in findings) else BAD

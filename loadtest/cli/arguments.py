@@ -169,3 +169,9 @@ def _judging(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     tokens.add_argument("reference", type=Path)
     tokens.add_argument("candidate", type=Path)
     tokens.add_argument("--frames", type=int, default=5)
+    tokens.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="LOGITS",
+        help="a token may be this far behind the reference's best; without it, codes must be equal",
+    )

@@ -1,7 +1,11 @@
 """The other gate: the first frames' codes, token for token, against a reference's. Pure.
 
 Both files are JSON, written by whoever runs the model: ``{"precision": "bf16", "prompts":
-{"<name>": [[code, ...], ...]}}``, one inner list a frame. This side knows nothing of models.
+{"<name>": [[code, ...], ...]}}``, one inner list a frame. A candidate's may hold ``"behind"`` too,
+alike in shape: how many logits the reference, fed with the candidate's tokens, has each of them
+behind its best one. Then a token may differ from the reference's where that is within a tolerance,
+and codes are not compared: behind the first such token the two speak of different things. This
+side knows nothing of models.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any, cast
 from .baseline import Finding
 
 Frames = Sequence[Sequence[int]]
+Behind = Sequence[Sequence[float]]
 
 
 class BadTokens(Exception):
@@ -30,6 +35,39 @@ def read(path: Path) -> dict[str, Frames]:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise BadTokens(f"{path}: {problem}") from problem
+
+
+def read_behind(path: Path) -> dict[str, Behind] | None:
+    """Logits behind by prompt, or None where the file has none. :raises BadTokens: as above."""
+    try:
+        held = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8"))).get("behind")
+        if held is None:
+            return None
+        return {
+            str(name): [[float(value) for value in frame] for frame in frames]
+            for name, frames in cast("dict[str, Any]", held).items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError) as problem:
+        raise BadTokens(f"{path}: {problem}") from problem
+
+
+def check_behind(
+    reference: Mapping[str, Frames], behind: Mapping[str, Behind], frames: int, tolerance: float
+) -> list[Finding]:
+    """One finding a prompt of the reference: no token of its first ``frames`` further behind than
+    ``tolerance`` logits. A candidate may end early: the reference judged that token too."""
+    if not reference:
+        return [Finding(False, "the reference holds no prompts")]
+    findings: list[Finding] = []
+    for name in reference:
+        values = [value for frame in behind.get(name, ())[:frames] for value in frame]
+        if not values:
+            findings.append(Finding(False, f"{name}: not in the candidate"))
+            continue
+        passed = all(value <= tolerance for value in values)  # false for NaN
+        text = f"{name}: {max(values):.2f} logits behind at most, {tolerance:g} allowed"
+        findings.append(Finding(passed, text))
+    return findings
 
 
 def check(

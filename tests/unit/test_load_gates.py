@@ -271,3 +271,37 @@ def test_token_files_are_read_or_refused(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(tokens.BadTokens):
             tokens.read(path)
+
+
+@pytest.mark.parametrize(
+    ("behind", "passed"),
+    [
+        ([[0.0, 0.4], [2.9, 0.0]], True),
+        ([[0.0, 3.1], [0.0, 0.0]], False),
+        ([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]], True),
+        ([[float("nan"), 0.0]], False),
+        ([], False),
+    ],
+)
+def test_tokens_within_a_tolerance_of_the_reference_pass(
+    behind: list[list[float]], passed: bool
+) -> None:
+    """Only the first two frames are asked for."""
+    assert [f.passed for f in tokens.check_behind({"p": FRAMES}, {"p": behind}, 2, 3.0)] == [passed]
+
+
+def test_a_prompt_without_logits_fails() -> None:
+    assert not tokens.check_behind({"p": FRAMES}, {}, 5, 3.0)[0].passed
+    assert not tokens.check_behind({}, {}, 5, 3.0)[0].passed
+
+
+def test_logits_are_read_beside_the_codes(tmp_path: Path) -> None:
+    path = tmp_path / "candidate.json"
+    path.write_text(json.dumps({"prompts": {"p": FRAMES}, "behind": {"p": [[0, 1.5]]}}))
+    assert tokens.read_behind(path) == {"p": [[0.0, 1.5]]}
+    path.write_text(json.dumps({"prompts": {"p": FRAMES}}))
+    assert tokens.read_behind(path) is None
+    for bad in ('{"behind": 3}', '{"behind": {"p": [["x"]]}}', "[]", "{"):
+        path.write_text(bad)
+        with pytest.raises(tokens.BadTokens):
+            tokens.read_behind(path)

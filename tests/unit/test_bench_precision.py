@@ -1,0 +1,74 @@
+"""The precision gate: what passes, what fails, and that misread scales do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
+
+from shoal.loadtest.bench_precision import Judged, Summary, equal_frames, main, summary, verdict
+from shoal.loadtest.command import add_arguments, run
+
+CLEAN = Summary(800, 0.87, 2.0, 0.058, 200, 0)
+
+
+def verdicts(candidate: Summary, *, is_random: bool = False) -> list[bool]:
+    return [finding.passed for finding in verdict(candidate, CLEAN, 3.0, is_random=is_random)]
+
+
+def test_a_candidate_as_good_as_its_format_passes() -> None:
+    assert verdicts(CLEAN) == [True, True, True]
+    assert verdicts(replace(CLEAN, agreement=0.84, mean_behind=0.07)) == [True, True, True]
+
+
+def test_each_question_fails_by_itself() -> None:
+    assert verdicts(replace(CLEAN, furthest_behind=3.1, sure_and_wrong=1)) == [False, True, True]
+    assert verdicts(replace(CLEAN, agreement=0.81)) == [True, False, True]
+    assert verdicts(replace(CLEAN, mean_behind=0.1)) == [True, True, False]
+
+
+def test_random_weights_prefer_no_token() -> None:
+    assert verdicts(replace(CLEAN, furthest_behind=9.0), is_random=True) == [True, True]
+    assert verdicts(replace(CLEAN, agreement=0.5), is_random=True) == [False, True]
+
+
+def test_tokens_are_counted_by_themselves() -> None:
+    judged = [
+        Judged([[0.0, 0.5], [0.0, 0.0]], [[4.0, 0.5], [0.1, 5.0]]),
+        Judged([[4.0, 0.0]], [[4.0, 1.0]]),
+    ]
+    found = summary(judged, 3.0)
+    assert found == Summary(6, 4 / 6, 4.0, 0.75, 3, 1)
+
+
+def test_frames_before_the_first_difference() -> None:
+    assert equal_frames([[1, 2], [3, 4]], [[1, 2], [3, 5]]) == 1
+    assert equal_frames([[1, 2]], [[1, 2], [3, 5]]) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is a command of its own")
+def test_fp8_passes_and_misread_scales_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, planted = (str(tmp_path / name) for name in ("good", "planted"))
+    assert main(["--sentences", "2", "--frames", "3", "--out", good]) == 0
+    assert "FAIL" not in capsys.readouterr().out
+    assert main(["--sentences", "2", "--frames", "3", "--plant-scales", "--out", planted]) == 1
+    assert capsys.readouterr().out.count("FAIL") == 3
+    found = json.loads((tmp_path / "good" / "precision.json").read_text())
+    assert found["candidate"]["tokens"] == 2 * 3 * 8
+    # The same files, judged by the command.
+    for folder, code in ((good, 0), (planted, 1)):
+        files = (f"{folder}/tokens-bf16.json", f"{folder}/tokens-fp8.json")
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        words = ["gate-tokens", *files, "--frames", "3", "--tolerance", "3"]
+        assert run(parser.parse_args(words)) == code
