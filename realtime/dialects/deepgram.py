@@ -34,6 +34,7 @@ from shoal.proto.messages import (
 from shoal.proto.request import MP3_BITRATES, RATES, default_rate, parse_request
 from shoal.realtime.admission import endpoint
 from shoal.realtime.answers import gateway_of
+from shoal.realtime.auth import subprotocols
 from shoal.realtime.contexts import Context, ContextRefused, Contexts
 from shoal.realtime.gateway import Gateway, Refusal
 from shoal.realtime.link import Frame
@@ -142,7 +143,13 @@ async def _socket(websocket: WebSocket) -> None:
     def options(connection: HTTPConnection) -> TtsRequest:
         return _request_of(connection, STREAMED, "linear16")
 
-    async with admitted(websocket, keyed(websocket), options, _refuse) as client:
+    headers, subprotocol = dict(keyed(websocket)), None
+    match subprotocols(websocket.headers):
+        case ["token" | "bearer" as subprotocol, key]:  # a browser can set no header
+            headers["authorization"] = f"Bearer {key}"
+        case _:
+            pass
+    async with admitted(websocket, headers, options, _refuse, subprotocol) as client:
         if client is not None:
             socket, request = client
             contexts = Contexts(socket, gateway_of(websocket), NAME)

@@ -67,16 +67,16 @@ DEFAULT_FORMAT: Final = "mp3_44100_128"
 DEFAULT_INACTIVITY_S: Final = 20.0
 MOST_INACTIVITY_S: Final = 180.0
 PRESETS: Final = frozenset(
-    {
-        "21m00Tcm4TlvDq8ikWAM",
-        "9BWtsMINqrJLrRacOk9x",
-        "EXAVITQu4vr4xnSDxMaL",
-        "JBFqnCBsd6RMkjVDRZzb",
-        "bIHbv24MWmeRgasZH58o",
-        "pNInz6obpgDQGcFmaJgB",
-    }
+    """
+    21m00Tcm4TlvDq8ikWAM 9BWtsMINqrJLrRacOk9x CwhRBWXzGAHq8TQ4Fs17 EXAVITQu4vr4xnSDxMaL
+    FGY2WhTYpPnrIDTdsKH5 IKne3meq5aSn9XLyUdCD JBFqnCBsd6RMkjVDRZzb N2lVS1w4EtoT3dr4eOWO
+    SAz9YHcvj6GT2YYXdXww TX3LPaxmHKxFdv7VOQHJ XB0fDUnXU5powFXDhCwa Xb7hH8MSUJpSbSDYk0k2
+    XrExE9yKIg1WjnnlVkGX bIHbv24MWmeRgasZH58o cgSgspJ2msm6clMCkdW9 cjVigY5qzO86Huf0OWal
+    hpp4J3VqNfWAUOO0d1Us iP95p4xoKVk53GoZ742B nPczCjzI2devNBz1zQrb onwK4e9ZLuTAKqWW03F9
+    pFZP5JQG7iQjIQuC4Bku pNInz6obpgDQGcFmaJgB pqHfZKP75CvOlQylNhV4
+    """.split()
 )
-"""Voices of the vendor that its clients and guides name by default."""
+"""The premade voices of the vendor: its clients and guides name one of them by default."""
 
 
 def routes() -> list[BaseRoute]:

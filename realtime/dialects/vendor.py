@@ -55,9 +55,11 @@ async def admitted(
     headers: Mapping[str, str],
     options_of: Callable[[HTTPConnection], Options],
     refuse: Callable[[Refusal], Response],
+    subprotocol: str | None = None,
 ) -> AsyncGenerator[tuple[Socket, Options] | None]:
     """The accepted socket, counted while the block runs, and what its handshake asked for;
-    ``None`` when it was refused. ``options_of`` may raise ``ProtocolError``."""
+    ``None`` when it was refused. ``options_of`` may raise ``ProtocolError``; ``subprotocol`` is
+    the one of those offered that is spoken."""
     gateway = gateway_of(websocket)
     refusal = gateway.refusal(headers, websocket.query_params, takes_token=True)
     try:
@@ -70,7 +72,7 @@ async def admitted(
         return
     gateway.occupy()
     try:
-        await websocket.accept()
+        await websocket.accept(subprotocol)
         yield Socket(websocket), options
     finally:
         gateway.vacate()

@@ -27,6 +27,19 @@ LONG = "This is a sentence that goes on and on. " * 16
 LIMIT_S = 60.0
 
 
+def bare(dialect: str, http: str, session: aiohttp.ClientSession) -> tts.TTS:
+    """As a user gets it who names nothing but the address."""
+    match dialect:
+        case "elevenlabs":
+            return elevenlabs.TTS(api_key="key", base_url=f"{http}/v1", http_session=session)
+        case "deepgram":
+            return deepgram.TTS(api_key="key", base_url=f"{http}/v1/speak", http_session=session)
+        case "cartesia":
+            return cartesia.TTS(api_key="key", base_url=http, http_session=session)
+        case _:
+            return openai.TTS(api_key="key", base_url=f"{http}/v1")
+
+
 def plugin(dialect: str, http: str, session: aiohttp.ClientSession) -> tts.TTS:
     match dialect:
         case "elevenlabs":
@@ -105,6 +118,9 @@ async def main(dialect: str, http: str) -> None:
             report["again"] = await turn(speaker, SPOKEN)
             report["again_s"] = time.monotonic() - began_s
             report["whole"] = await whole(speaker, SPOKEN)
+            await speaker.aclose()
+            speaker = bare(dialect, http, session)
+            report["bare"] = await turn(speaker, SPOKEN)
             await speaker.aclose()
         report["errors"] = errors
         print(json.dumps(report), flush=True)

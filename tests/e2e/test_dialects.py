@@ -51,6 +51,15 @@ async def test_each_vendors_key_is_the_key(
     assert refused.value.response.status_code == 401
 
 
+async def test_a_browser_offers_deepgrams_key_as_a_subprotocol(serve: Serve) -> None:
+    server = serve(api_keys=("secret",))
+    async with wire(server, SPEAK, subprotocols=["token", "secret"]) as client:
+        assert client.socket.subprotocol == "token"
+    with pytest.raises(InvalidStatus):
+        async with wire(server, SPEAK, subprotocols=["token", "wrong"]):
+            pass
+
+
 @pytest.mark.parametrize(
     "path", [CARTESIA + "?access_token=", SINGLE + "&single_use_token=", SPEAK + "&token="]
 )

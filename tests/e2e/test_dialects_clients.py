@@ -32,6 +32,8 @@ LIMIT_S = 120.0
 TIDY_S = 0.03
 """Some of the clients cut audio into steps of 10 ms and fill the last one up, or ask for MP3,
 which is made of frames."""
+MP3_S = 0.08
+"""LiveKit asks ElevenLabs and OpenAI for MP3 where nothing is set: frames of 26 ms."""
 
 Run = tuple[str, str]
 RUNS: tuple[Run, ...] = tuple(
@@ -139,6 +141,12 @@ def test_words_rise_and_end_inside_the_audio(outcomes: Any, script: str, dialect
 def test_livekit_synthesizes_over_http(outcomes: Any, dialect: str) -> None:
     report = outcomes["livekit_turns", dialect].result().report
     assert report["whole"]["audio_s"] == pytest.approx(TWO, abs=TIDY_S)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_livekit_speaks_with_nothing_set_but_the_address(outcomes: Any, dialect: str) -> None:
+    report = outcomes["livekit_turns", dialect].result().report
+    assert report["bare"]["audio_s"] == pytest.approx(TWO, abs=MP3_S)
 
 
 # The vendors' SDKs ------------------------------------------------------------------------------
