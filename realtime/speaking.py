@@ -47,8 +47,8 @@ CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "opus": "audio/ogg",
         "flac": "audio/flac",
         "pcm": "audio/pcm",
-        "ulaw": "audio/pcmu",
-        "alaw": "audio/pcma",
+        "ulaw": "audio/basic",
+        "alaw": "audio/x-alaw-basic",
         "pcm_f32le": "application/octet-stream",
     }
 )

@@ -62,7 +62,7 @@ def wav_encoder(samples: Samples) -> PlainEncoder:
 
 def float_encoder(samples: Samples) -> PlainEncoder:
     """Headerless 32-bit floats, little-endian, full scale 1."""
-    return PlainEncoder(samples, "audio/pcm", _floats)
+    return PlainEncoder(samples, "application/octet-stream", _floats)
 
 
 def ulaw_encoder(samples: Samples) -> PlainEncoder:

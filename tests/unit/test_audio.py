@@ -6,6 +6,7 @@ import io
 import struct
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,15 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.proto.request import PCM_RATES, RATES
+from shoal.proto.messages import AudioFormat
+from shoal.proto.request import PCM_RATES, RATES, default_rate
 from shoal.realtime.audio import (
     AudioEncoder,
     check_format,
     make_encoder,
     opus_bits_per_second,
 )
+from shoal.realtime.speaking import CONTENT_TYPES
 
 Samples = npt.NDArray[np.float64]
 
@@ -270,3 +273,11 @@ def test_without_libopus_all_but_opus_works() -> None:
         [sys.executable, "-P", "-c", WITHOUT_LIBOPUS], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_content_types_of_http_are_those_of_the_encoders() -> None:
+    assert set(CONTENT_TYPES) == set(RATES)
+    for audio_format in get_args(AudioFormat):
+        encoder = make_encoder(audio_format, 24_000, default_rate(audio_format))
+        assert encoder.content_type == CONTENT_TYPES[audio_format]
+        assert encoder.sample_rate == default_rate(audio_format)
