@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.dialects import (
 )
 
 Serve = Callable[..., Any]
+FRAGMENTS: tuple[object, ...] = (None, True, -1, 0.5, 1e308, "", " ", "Hi.", "\ud800", [], {}, [1])
 
 
 @pytest.mark.parametrize(
@@ -283,3 +285,31 @@ async def test_speech_is_as_fast_as_asked(shared: Any) -> None:
     async with wire(shared, CARTESIA) as client:
         await client.send(request(text, generation_config=fast, **{"continue": False}))
         assert seconds(await client.until("type", "done")) == pytest.approx(usual_s / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/audio/speech",
+        "/v1/text-to-speech/alice",
+        "/v1/text-to-speech/alice/stream/with-timestamps",
+        "/v1/speak",
+        "/tts/bytes",
+        "/tts/sse",
+    ],
+)
+async def test_no_body_is_a_fault_of_the_server(shared: Any, path: str) -> None:
+    chance = random.Random(path)
+    keys = ("input", "text", "transcript", "voice", "speed", "voice_settings", "output_format")
+    keys += ("response_format", "stream_format", "generation_config", "seed", "context_id")
+    values = (*FRAGMENTS, {"container": "mp3", "bit_rate": "x"}, {"id": "alice"}, "mp3", "sse")
+
+    def attempts() -> list[int]:
+        bodies = [
+            {key: chance.choice(values) for key in chance.sample(keys, chance.randint(0, 6))}
+            for _ in range(60)
+        ]
+        return [post(shared, path, body)[0] for body in bodies]
+
+    statuses = await asyncio.to_thread(attempts)
+    assert set(statuses) <= {200, 400}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -289,3 +290,39 @@ async def test_sentences_of_clients_that_send_whole_ones_do_not_stick_together(
         messages = await client.until("type", "done")
     assert engine.said() == ["Yes. ", "It is."]
     assert [m["flush_id"] for m in messages if m["type"] == "flush_done"] == [1, 2]
+
+
+# Anything at all --------------------------------------------------------------------------------
+
+VALUES: tuple[object, ...] = (
+    *(None, True, False, 0, -1, 1e308, "", " ", "a", "b", "Hi. ", "x" * 300, "\ud800", "<a", "[b]"),
+    *([], {}, [1], {"speed": "fast"}, {"speed": 1e999}, {"mode": "id", "id": "alice"}, {"id": 5}),
+    *(
+        {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 8000.5},
+        "Speak",
+        "Flush",
+        "Clear",
+    ),
+)
+KEYS = (
+    *("text", "context_id", "contextId", "flush", "close_context", "voice_settings", "type"),
+    *("transcript", "continue", "cancel", "voice", "output_format", "max_buffer_delay_ms"),
+    *("add_timestamps", "generation_config"),
+)
+
+
+@pytest.mark.parametrize("path", [MULTI, SPEAK, CARTESIA], ids=["multi", "speak", "cartesia"])
+async def test_no_message_harms_what_comes_after_it(serve: Serve, path: str) -> None:
+    chance = random.Random(path)
+    server = serve(FakeEngine(speed=500.0, voices=("alice",)))
+    async with wire(server, path) as client:
+        reading = asyncio.create_task(client.close_code())
+        for _ in range(400):
+            keys = chance.sample(KEYS, chance.randint(1, 6))
+            await client.send({key: chance.choice(VALUES) for key in keys})
+        pong = await client.socket.ping()
+        await asyncio.wait_for(pong, 5)
+        assert not reading.done()
+        reading.cancel()
+    assert server.metric('shoal_errors_total{fault="engine"}') == 0
+    await server.until(lambda: server.engine.stats().streams_open == 0)
