@@ -139,15 +139,15 @@ def speed_of(fields: Fields, key: str = "speed") -> float:
 def voice_of(gateway: Gateway, named: str, presets: Collection[str]) -> str | None:
     """The ``reference_id`` for a voice that a vendor's client names.
 
-    A vendor's own preset voice becomes the model's default, unless the server has a voice or an
-    alias of that name.
+    A vendor's own preset voice becomes the fallback that is configured, else the model's default,
+    unless the server has a voice or an alias of that name.
 
     :raises ProtocolError: ``BAD_REQUEST``: no voice can be called so.
     """
     if not named or named in gateway.config.voice_aliases or named in gateway.known_voices:
         return named or None
     if named in presets:
-        return None
+        return gateway.config.fallback_voice or None
     if not is_voice_id(named):
         raise ProtocolError(Code.BAD_REQUEST, "Reference not found")
     return named

@@ -194,6 +194,26 @@ async def test_formats_over_http(shared: Any, path: str, body: object, head: byt
     assert answer.startswith(head)
 
 
+async def test_a_preset_voice_is_its_alias_or_the_fallback_or_the_default(serve: Serve) -> None:
+    voices = {"engine": FakeEngine(speed=500.0, voices=("alice", "bob"))}
+    aliased = serve(**voices, voice_aliases={"nova": "bob"}, fallback_voice="alice")
+    plain = serve(FakeEngine(speed=500.0, voices=("alice", "bob")))
+
+    def said(server: Any, voice: str | None) -> bytes:
+        body = {"input": "Hi there.", "voice": voice, "response_format": "pcm"}
+        status, _, answer = post(server, "/v1/audio/speech", body)
+        assert status == 200
+        return answer
+
+    def check() -> None:
+        assert said(plain, "alice") != said(plain, "bob") != said(plain, None)
+        assert said(aliased, "nova") == said(plain, "bob")
+        assert said(aliased, "alloy") == said(plain, "alice")
+        assert said(plain, "alloy") == said(plain, "nova") == said(plain, None)
+
+    await asyncio.to_thread(check)
+
+
 async def test_telephone_sound_and_floats_over_the_sockets(shared: Any) -> None:
     text = "Hi there. "
     path = "/v1/text-to-speech/alice/multi-stream-input?output_format="
