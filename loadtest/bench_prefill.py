@@ -32,46 +32,27 @@ from shoal.engine.cuda.prefill import Prefill, PrefillPass
 from shoal.engine.cuda.step import KvPool
 from shoal.engine.cuda.weights import CudaWeights, StackWeights, device_weights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
-from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
-from shoal.engine.runner import Join, PrefillChunk, SlotSampling, StepPlan
+from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_weights
+from shoal.engine.runner import PrefillChunk
+from shoal.loadtest.bench_runner import (
+    GPU,
+    ROWS,
+    STEPS,
+    Steps,
+    columns,
+    joins,
+    make_runner,
+    ms,
+    say,
+    timed,
+)
 
 LENGTHS = (12, 16, 32, 48, 64, 96, 128, 192, 256)
 CONTEXTS = (0, 512, 1536)
 """Whole pages, so that a chunk has its pages to itself."""
-ROWS = 64
 CONTEXT = 512
 VOICE = 2000
 SHARED = (256, 512, 1000)
-REPEATS = 20
-STEPS = 60
-GPU = torch.device("cuda")
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def ms(seconds: Sequence[float], share: float = 0.5) -> float:
-    ordered = sorted(seconds)
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3, 3)
-
-
-def timed(run: Callable[[], None], repeats: int = REPEATS) -> list[float]:
-    times: list[float] = []
-    for index in range(repeats + 3):
-        begun = time.perf_counter()
-        run()
-        if index >= 3:
-            times.append(time.perf_counter() - begun)
-    return times
-
-
-def columns(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """int32 [count, 1 + codebooks]: semantic tokens with codes."""
-    draw = np.random.default_rng(seed)
-    out = draw.integers(0, S2_PRO.codebook_size, (count, 1 + S2_PRO.codebooks), dtype=np.int32)
-    out[:, 0] += S2_PRO.semantic_begin or 0
-    return out
 
 
 # Prefill alone ------------------------------------------------------------------------------------
@@ -177,68 +158,6 @@ def make_prefill(
 
 
 # Steps --------------------------------------------------------------------------------------------
-
-
-class Steps:
-    """Drives a runner's steps, two in flight."""
-
-    def __init__(self, runner: CudaRunner) -> None:
-        self.runner = runner
-        self._step = 0
-
-    def run(
-        self, slots: Sequence[int], count: int, joins: Sequence[Join] = ()
-    ) -> tuple[list[float], np.ndarray[Any, np.dtype[np.int32]]]:
-        """Seconds between results, and columns int32 [count, rows, 1 + codebooks]."""
-        times: list[float] = []
-        drawn: list[np.ndarray[Any, np.dtype[np.int32]]] = []
-        pending: list[int] = []
-        last = time.perf_counter()
-        for index in range(count):
-            plan = StepPlan(self._step, tuple(slots), tuple(joins) if not index else ())
-            self.runner.launch(plan)
-            pending.append(self._step)
-            self._step += 1
-            if len(pending) == 2:
-                drawn.append(self.runner.collect(pending.pop(0)).columns)
-                now = time.perf_counter()
-                times.append(now - last)
-                last = now
-        drawn.extend(self.runner.collect(step).columns for step in pending)
-        return times[2:], np.stack(drawn)
-
-
-def make_runner(weights: CudaWeights, pages: int, **options: Any) -> CudaRunner:
-    config = replace(S2_PRO, max_seq_len=4096)
-    runner = CudaRunner(
-        config,
-        weights,
-        random_codec(GPU),
-        slots=ROWS,
-        pages=pages,
-        device=GPU,
-        buckets=options.pop("buckets", (ROWS,)),
-        **options,
-    )
-    begun = time.perf_counter()
-    runner.warm_up()
-    say(f"  (captured in {time.perf_counter() - begun:.1f} s)")
-    return runner
-
-
-def joins(
-    context: int, shared: int, slots: Sequence[int], first_page: int
-) -> tuple[tuple[Join, ...], int]:
-    """A join for each slot at ``context``, its first ``shared`` pages those of slot 0."""
-    sampling = SlotSampling(temperature=0.7, top_p=0.7, top_k=30, seed=1)
-    each = -(-(context + 8 * STEPS) // PAGE_TOKENS) - shared
-    own = first_page + shared
-    common = tuple(range(first_page, own))
-    made: list[Join] = []
-    for slot in slots:
-        table = common + tuple(range(own + slot * each, own + (slot + 1) * each))
-        made.append(Join(slot, 1, context, 0, columns(1, slot)[0], table, sampling))
-    return tuple(made), own + (max(slots) + 1) * each
 
 
 def beside(weights: CudaWeights, out: dict[str, Any]) -> bool:
