@@ -54,6 +54,8 @@ class Plan:
     restart_until: float = 0.35
     fewer_books: float = 0.2
     """Share of the cuts that are decoded from fewer books."""
+    critics_width: int = 24
+    listener_width: int = 256
 
 
 PLAN = Plan()
@@ -111,8 +113,8 @@ class CodecTraining:
     ) -> None:
         self.plan, self.device = plan, device
         self.codec = TrainedCodec(config).to(device)
-        self.critics = Critics().to(device)
-        self.listener = Listener(config.sample_rate).to(device)
+        self.critics = Critics(plan.critics_width).to(device)
+        self.listener = Listener(config.sample_rate, plan.listener_width).to(device)
         latent = config.quantizer.latent_dim
         self.reader = nn.Conv1d(latent, FRAMES_PER_CODE * PHONEMES, 1).to(device)
         self.mel = MelDistance(config.sample_rate).to(device)

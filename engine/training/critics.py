@@ -67,7 +67,7 @@ class MelDistance(nn.Module):
 
 
 class _PeriodCritic(nn.Module):
-    def __init__(self, period: int, width: int = 24) -> None:
+    def __init__(self, period: int, width: int) -> None:
         super().__init__()
         sizes = (1, width, 2 * width, 4 * width, 6 * width)
         self.layers = nn.ModuleList(
@@ -83,7 +83,7 @@ class _PeriodCritic(nn.Module):
 
 
 class _SpectrumCritic(nn.Module):
-    def __init__(self, size: int, width: int = 24) -> None:
+    def __init__(self, size: int, width: int) -> None:
         super().__init__()
         self.register_buffer("window", torch.hann_window(size), persistent=False)
         self.layers = nn.ModuleList([weight_norm(nn.Conv2d(2, width, (3, 9), 1, (1, 4)))])
@@ -112,10 +112,13 @@ def _judged(critic: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
 class Critics(nn.Module):
     """[B, 1, N] -> for each discriminator its verdict and its features."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 24) -> None:
         super().__init__()
         self.all = nn.ModuleList(
-            [*(_PeriodCritic(p) for p in PERIODS), *(_SpectrumCritic(n) for n in SPECTRA)]
+            [
+                *(_PeriodCritic(period, width) for period in PERIODS),
+                *(_SpectrumCritic(size, width) for size in SPECTRA),
+            ]
         )
 
     def forward(self, x: Tensor) -> list[tuple[Tensor, list[Tensor]]]:

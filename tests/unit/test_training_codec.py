@@ -1,0 +1,206 @@
+"""The codec's training: it learns, goes on where it stopped, and leaves what the engine loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.engine.codec import decode_codes, encode_codes, load_codec
+from shoal.engine.training.codec_model import BUILTIN, Quantized, TrainedCodec
+from shoal.engine.training.codec_train import CodecTraining, Cuts, Plan, main
+from shoal.engine.training.codes import (
+    Corpus,
+    entropies,
+    load_trained_codec,
+    read_corpus,
+    write_corpus,
+)
+from shoal.engine.training.codes import main as encode_main
+from shoal.engine.training.critics import Listener, MelDistance
+from shoal.engine.training.speech import read_speech
+from shoal.engine.training.states import halved, load_state, save_state
+from tests.training import CODEC, small_texts, write_shapes, write_small_speech
+
+SMALL = Plan(
+    batch=2,
+    frames=4,
+    warmup=5,
+    listen_from=0.0,
+    critics_from=0.5,
+    critics_width=4,
+    listener_width=16,
+)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small lose by more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small speech, texts and shapes."""
+    folder = tmp_path_factory.mktemp("codec")
+    write_small_speech(folder / "speech", small_texts(folder), hours=0.02)
+    write_shapes(folder / "shapes")
+    return folder
+
+
+def test_the_builtin_shape_is_that_of_the_committed_voice() -> None:
+    voice = Path(__file__).parents[2] / "engine" / "builtin_voice"
+    assert load_codec(voice).config == BUILTIN
+
+
+def test_the_engine_hears_and_says_what_was_trained(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trained = TrainedCodec(CODEC).eval()
+    write_shapes(tmp_path)
+    torch.save(halved(trained.state_dict()), tmp_path / "codec.pth")
+    trained = load_trained_codec(tmp_path, "cpu")
+    codec = load_codec(tmp_path)
+    samples = torch.randn(12 * 1200) * 0.1
+    codes = trained.encode(samples[None, None])
+    found = encode_codes(codec, samples)
+    assert (found.T == codes[0]).float().mean() > 0.99
+    sound = trained.decode(codes)[0, 0]
+    assert torch.allclose(decode_codes(codec, codes[0].T.int()), sound, atol=1e-4)
+
+
+def test_fewer_books_are_fewer_books() -> None:
+    torch.manual_seed(0)
+    codec = TrainedCodec(CODEC).eval()
+    audio = torch.randn(2, 1, 4800) * 0.1
+    found = Quantized(*codec(audio, torch.tensor([2, 0])))
+    assert found.codes.shape == (2, 3, 4)
+    assert torch.allclose(found.audio[0], codec.decode(found.codes)[0], atol=1e-5)
+    first = codec.quantizer.books[0].decode(found.codes[:, 0])
+    assert torch.allclose(found.semantic, first, atol=1e-5)
+    alone = codec.decoder(codec.quantizer.upsample(codec.quantizer.post_module(first)))
+    assert torch.allclose(found.audio[1], alone[1], atol=1e-5)
+
+
+def test_entries_that_nobody_draws_are_moved() -> None:
+    torch.manual_seed(0)
+    codec = TrainedCodec(CODEC)
+    found = Quantized(*codec(torch.randn(2, 1, 9600) * 0.1, torch.tensor([2, 2])))
+    before = [book.codebook.weight.clone() for book in codec.quantizer.books]
+    codec.restart(found)
+    for number, book in enumerate(codec.quantizer.books):
+        moved = (book.codebook.weight != before[number]).any(1)
+        assert moved.sum() > 1000
+        assert not moved[found.codes[:, number].flatten()].any()
+
+
+def test_a_listener_has_one_answer_for_each_frame_of_the_teacher() -> None:
+    scores, features = Listener(24000)(torch.randn(2, 7200))
+    assert scores.shape == (2, 178, 12)
+    assert all(feature.shape[-1] == 12 for feature in features)
+    distance = MelDistance(24000)
+    sound = torch.randn(1, 7200)
+    assert float(distance(sound, sound)) == 0.0
+    assert float(distance(sound, 0.9 * sound)) < float(distance(sound, 0.5 * sound))
+
+
+def test_losses_fall_and_all_networks_move(folder: Path) -> None:
+    torch.manual_seed(0)
+    speech = read_speech(folder / "speech")
+    training = CodecTraining(CODEC, SMALL, CPU)
+    cuts = Cuts(speech, speech.labels(small_texts(folder)), SMALL, CPU)
+    batch = cuts()
+    assert batch[0].shape == (2, 1, 4800) and batch[1].shape == (2, 8)
+    first = training.step(*batch, 0.45)
+    assert "verdict" not in first and "heard" in first
+    networks = (training.codec, training.listener, training.reader, training.critics)
+    before = [[p.clone() for p in network.parameters()] for network in networks]
+    for _ in range(8):
+        last = training.step(*batch, 0.6)
+    assert "verdict" in last
+    assert all(float(last[name]) < float(first[name]) for name in ("mel", "phoneme", "listener"))
+    for network, old in zip(networks, before, strict=True):
+        changed = [not torch.equal(p, q) for p, q in zip(network.parameters(), old, strict=True)]
+        assert sum(changed) > 0.8 * len(changed)
+    assert all(p.requires_grad for network in networks for p in network.parameters())
+
+
+def test_a_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    speech = read_speech(folder / "speech")
+    batch = Cuts(speech, speech.labels(small_texts(folder)), SMALL, CPU)()
+    one, other, third = (CodecTraining(CODEC, SMALL, CPU) for _ in range(3))
+    for _ in range(2):
+        one.step(*batch, 0.6)
+    for training, compact in ((other, False), (third, True)):
+        save_state(tmp_path, "codec", one.state(0.6, compact=compact))
+        assert training.resume(load_state(tmp_path, "codec")) == 0.6
+    results: list[float] = []
+    for training in (one, other):
+        torch.manual_seed(1)
+        results.append(float(training.step(*batch, 0.6)["mel"]))
+        results.append(float(training.step(*batch, 0.6)["mel"]))
+    assert results[:2] == pytest.approx(results[2:], rel=1e-5)
+    torch.manual_seed(1)
+    assert float(third.step(*batch, 0.6)["mel"]) == pytest.approx(results[0], rel=1e-2)
+
+
+def test_the_commands_train_encode_and_resume(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--speech", str(folder / "speech"), "--out", str(tmp_path / "codec")]
+    more = ["--texts", str(folder / "texts.npz"), "--device", "cpu", "--batch", "2"]
+    more += ["--config", str(folder / "shapes" / "codec_config.json"), "--frames", "4"]
+    for end, state in (("0.4", "one"), ("1.0", "two")):
+        states = ["--state", str(tmp_path / state), "--carry", str(tmp_path / "carry")]
+        assert main([*where, *more, *states, "--minutes", "0.02", "--end", end]) == 0
+    said = capsys.readouterr().out
+    assert "went on from" in said and ", 0.400" in said and "heard in the output" in said
+    (tmp_path / "codec" / "codec_config.json").write_text(
+        (folder / "shapes" / "codec_config.json").read_text()
+    )
+    codes = ["--codec", str(tmp_path / "codec"), "--device", "cpu", "--batch-s", "8"]
+    where[-1] = str(tmp_path / "codes")
+    carry = ["--carry", str(tmp_path / "c"), "--carry-parts", "1"]
+    assert encode_main([*where, *codes, "--part-mib", "0.01", *carry]) == 0
+    corpus, speech = read_corpus(tmp_path / "codes"), read_speech(folder / "speech")
+    assert len(list((tmp_path / "c").iterdir())) == 1
+    assert len(corpus) == len(speech)
+    assert (corpus.where == np.asarray(speech.where)).all()
+    trained = load_trained_codec(tmp_path / "codec", "cpu")
+    for index in (0, len(speech) - 1):
+        sound = torch.from_numpy(speech.samples(index))[None, None]
+        found = trained.encode(sound)[0].T.numpy()
+        assert (found == corpus.codes_of(index)).mean() > 0.98
+
+
+def test_codes_come_back_from_their_files(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    frames = draw.integers(1, 40, 50)
+    starts = np.concatenate([[0], np.cumsum(frames)])
+    corpus = Corpus(
+        codes=draw.integers(0, 1024, (starts[-1], 7)).astype(np.uint16),
+        where=draw.integers(0, 256, 2 * starts[-1]).astype(np.uint8),
+        starts=starts,
+        speaker=draw.integers(0, 1000, 50),
+        text=draw.integers(0, 90000, 50),
+        names=("a", "b"),
+    )
+    paths = write_corpus(corpus, tmp_path, 3000, 99)
+    assert len(paths) > 2
+    found = read_corpus(tmp_path)
+    for name in ("codes", "where", "starts", "speaker", "text"):
+        assert (getattr(found, name) == getattr(corpus, name)).all(), name
+    assert found.names == corpus.names
+    assert len(write_corpus(corpus, tmp_path, 3000, 2)) == 2
+    part = read_corpus(tmp_path)
+    assert len(part) < 50 and (part.codes == corpus.codes[: len(part.codes)]).all()
+    assert entropies(np.array([[0, 1], [1, 1], [2, 1], [3, 1]], np.uint16)) == [2.0, 0.0]
+    with pytest.raises(ValueError, match="holds no"):
+        read_corpus(tmp_path / "nowhere")
