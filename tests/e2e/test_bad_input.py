@@ -132,7 +132,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"references": [{"audio": bytes(2000), "text": "x"}]}, "reference 1 is not audio"),
     ({"references": [{"audio": 5, "text": "x"}]}, "must be the bytes"),
     ({"references": "x"}, "must be a list"),
-    ({"format": "flac"}, "unknown variant"),
+    ({"format": "aac"}, "unknown variant"),
     ({"sample_rate": 11_025}, "sample_rate must be one of"),
     ({"sample_rate": -(2**63)}, "sample_rate must be one of"),
     ({"latency": "warp"}, "unknown variant"),

@@ -20,6 +20,7 @@ FRAME_S = 0.05
 SPOKEN_S = sum(len(tone(s, "", 0, MODEL_RATE, 1200)) for s in SEGMENTS) / 2 / MODEL_RATE
 
 
+@pytest.mark.field_row(18, 20)
 @pytest.mark.parametrize(
     ("audio_format", "rate"), [("mp3", None), ("mp3", 32_000), ("mp3", 44_100), ("opus", None)]
 )

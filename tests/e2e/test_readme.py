@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.engine.fake import tone
 
 README = Path(__file__).parents[2] / "README.md"
@@ -23,4 +25,6 @@ def test_the_dozen_lines_work(shared: Any, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     expected = tone("Hello from a dozen lines.", "", 0, 24_000, 1_200)
-    assert (tmp_path / "hello.pcm").read_bytes() == expected
+    heard = np.frombuffer((tmp_path / "hello.pcm").read_bytes(), "<i2").astype(float)
+    # As it was said, at another loudness.
+    assert np.corrcoef(heard, np.frombuffer(expected, "<i2").astype(float))[0, 1] > 0.98

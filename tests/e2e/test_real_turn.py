@@ -38,6 +38,8 @@ FORMATS = (
     ("wav", 24_000),
     ("wav", 48_000),
     ("opus", 48_000),
+    ("mp3", 32_000),
+    ("mp3", 44_100),
 )
 
 
@@ -97,7 +99,7 @@ async def test_every_format_and_rate_is_the_same_speech(
     expected = envelope(np.frombuffer(usual.pcm, "<i2") / 32768, 24_000)
     for name, rate in FORMATS:
         async with dial(server) as socket:
-            await socket.say(SENTENCE, format=name, sample_rate=rate, seed=1)
+            await socket.say(SENTENCE, format=name, sample_rate=rate, seed=1, prosody=None)
             heard = await socket.hear()
         assert heard.reason == "stop"
         if name == "pcm":
@@ -110,9 +112,10 @@ async def test_every_format_and_rate_is_the_same_speech(
         else:
             samples, declared = soundfile.read(io.BytesIO(heard.audio))
             assert declared == rate
-        assert len(samples) / rate == pytest.approx(usual.audio_s, abs=0.02), (name, rate)
+        assert len(samples) / rate == pytest.approx(usual.audio_s, abs=0.05), (name, rate)
         likeness = np.corrcoef(expected, envelope(samples, rate)[: len(expected)])[0, 1]
-        assert likeness > 0.95, (name, rate)
+        # At 8 kHz most of the hissing sounds is above what there is.
+        assert likeness > (0.94 if rate == 8_000 else 0.99), (name, rate)
 
 
 async def test_a_signal_lets_a_turn_end(address: str) -> None:

@@ -126,7 +126,8 @@ async def speak(address: str, voice: Voice) -> NDArray[np.float32]:
     """Every sentence, one turn each with its own seed, in a row."""
 
     async def one(seed: int, text: str) -> Take:
-        connection = await target(address, rate=RATE, seed=seed).connect(Voice())
+        plain = {"normalize_loudness": False}
+        connection = await target(address, rate=RATE, seed=seed, prosody=plain).connect(Voice())
         try:
             return await take_turn(connection, text, voice=voice, rate=RATE, prefill_wait_s=0)
         finally:
