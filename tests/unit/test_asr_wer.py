@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile  # pyright: ignore[reportMissingTypeStubs]
 
-from shoal.loadtest.asr_wer import compare, normal_words, word_error_rate, word_errors
+from shoal.loadtest.asr_wer import (
+    ASR_RATE,
+    at_asr_rate,
+    compare,
+    normal_words,
+    read_recordings,
+    word_error_rate,
+    word_errors,
+)
 
 SENTENCES = Path(__file__).parents[1] / "data" / "sents20.txt"
 
@@ -53,3 +63,29 @@ def test_there_are_twenty_sentences_without_digits() -> None:
     lines = SENTENCES.read_text().splitlines()
     assert len(lines) == 20
     assert not any(character.isdigit() for line in lines for character in line)
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 24000, 44100])
+def test_a_tone_is_the_same_tone_at_the_recognisers_rate(rate: int) -> None:
+    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(rate) / rate).astype(np.float32)
+    heard = np.frombuffer(at_asr_rate(tone, rate), "<i2") / 32767
+    wanted = 0.5 * np.sin(2 * np.pi * 440 * np.arange(ASR_RATE) / ASR_RATE)
+    assert len(heard) == ASR_RATE
+    assert np.abs(heard - wanted).max() < 2e-3
+
+
+def test_what_the_recogniser_cannot_hear_is_gone() -> None:
+    tone = 0.5 * np.sin(2 * np.pi * 10_000 * np.arange(24_000) / 24_000).astype(np.float32)
+    heard = np.frombuffer(at_asr_rate(tone, 24_000), "<i2")
+    assert np.abs(heard).max() < 100
+    assert at_asr_rate(np.zeros(0, np.float32), 24_000) == b""
+
+
+def test_recordings_are_read_in_the_order_of_the_sentences(tmp_path: Path) -> None:
+    for number in range(3):
+        both = np.full((100, 2), 0.1 * number, np.float32)
+        soundfile.write(tmp_path / f"{number:02d}.wav", both, ASR_RATE, subtype="PCM_16")
+    levels = [np.frombuffer(pcm, "<i2").mean() for pcm in read_recordings(tmp_path, 3)]
+    assert levels == pytest.approx([0, 3277, 6553], abs=2)
+    with pytest.raises(FileNotFoundError, match=r"03\.wav is missing"):
+        read_recordings(tmp_path, 4)
