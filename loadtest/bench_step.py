@@ -1,12 +1,17 @@
-"""Times decode steps of the CUDA runner, and holds FP8 against bf16.
+"""Times decode steps of the CUDA runner beside their peers, and says where the time goes.
 
-    python -P loadtest/bench_step.py [--out DIR] [--batches 1,16,64] [--skip-voice]
+    python -P -m shoal.loadtest.bench_step [--out DIR] [--parts voice,speed,profile,peers]
 
-Two parts. *Voice*: the built-in voice, greedy, on fixed sentences: bf16 and FP8 must agree token
-for token over the first five frames. *Speed*: random weights of S2 Pro's shape at a context of
-about 512; the frame step alone and with the codec decoding beside it, the synchronising calls and
-allocations of steady steps, capture time and peak memory. Prints tables, writes ``step.json``.
+*voice*: the precision gate of ``bench_precision`` in FP8, and again with scales misread, which must
+fail. *speed*: random weights of S2 Pro's shape at a context of about 512; the frame step alone and
+with the codec decoding beside it, the synchronising calls and allocations of steady steps, capture
+time and peak memory. *profile*: microseconds by kernel in one replay, and bytes against the floor.
+*peers*: the same frame in plain torch, block FP8 and under torch.compile, and a layer's products in
+these and DeepGEMM. Prints tables, writes ``step.json``.
 """
+
+# pyright: basic
+# Torch's stubs are too loose for more.
 
 from __future__ import annotations
 
@@ -23,90 +28,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.engine.config import BUILTIN_VOICE, EngineConfig
+from shoal.engine.config import EngineConfig
 from shoal.engine.cuda.load import device_runner
-from shoal.engine.loading import LoadedModel, load_model
-from shoal.engine.prompt import PromptBuilder
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
-from shoal.engine.runner import Join, PrefillChunk, Runner, SlotSampling, StepPlan, VocodeBatch
+from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
 
-GATE_FRAMES = 5
-SENTENCES = tuple(
-    (Path(__file__).parents[1] / "tests" / "data" / "sents20.txt").read_text().splitlines()
-)
+from . import bench_peers, bench_precision
+from .bench_profile import by_kernel, bytes_read, read_bandwidth
+
+PARTS = ("voice", "speed", "profile", "peers")
 CONTEXT = 512
 WARM_STEPS = 8
 TIMED_STEPS = 60
+PROFILED_STEPS = 5
 
 
 def say(line: str) -> None:
     print(line, flush=True)
-
-
-# The voice ----------------------------------------------------------------------------------------
-
-
-def greedy(model: LoadedModel, text: str, frames: int) -> list[list[int]]:
-    """The first columns that greedy decoding draws for ``text``."""
-    runner, spec = model.runner, model.runner.spec
-    prompt = PromptBuilder(
-        model.tokenizer, spec.codebooks, model.config.semantic_ids(model.tokenizer.semantic)
-    )
-    columns = np.concatenate([prompt.prefix(), prompt.user_turn(text)])
-    table = tuple(range(-(-(len(columns) + frames + 2) // spec.page_tokens)))
-    runner.prefill(PrefillChunk(columns[:-1], 0, table))
-    sampling = SlotSampling(temperature=0.0, top_p=1.0, top_k=1, seed=0)
-    join = Join(0, 1, len(columns) - 1, 0, columns[-1], table, sampling)
-    drawn: list[list[int]] = []
-    for index in range(frames):
-        step = _next_step(runner)
-        runner.launch(StepPlan(step, (0,), (join,) if not index else ()))
-        drawn.append(runner.collect(step).columns[0].tolist())
-    return drawn
-
-
-_STEPS: dict[int, int] = {}
-
-
-def _next_step(runner: Runner) -> int:
-    step = _STEPS.get(id(runner), 0)
-    _STEPS[id(runner)] = step + 1
-    return step
-
-
-def gate(out: dict[str, Any]) -> bool:
-    """First frames of FP8, bf16 and the CPU's fp32 side by side; True when FP8 equals bf16."""
-    drawn: dict[str, list[list[list[int]]]] = {}
-    for name, device, dtype in (
-        ("fp32", "cpu", "auto"),
-        ("bf16", "cuda", "bf16"),
-        ("fp8", "cuda", "fp8"),
-    ):
-        model = load_model(EngineConfig(BUILTIN_VOICE, device, dtype, slots=4), lambda _: None)
-        model.runner.warm_up()
-        drawn[name] = [greedy(model, text, 20) for text in SENTENCES]
-        model.runner.close()
-        del model
-        gc.collect()
-    rows: list[dict[str, Any]] = []
-    for index, text in enumerate(SENTENCES):
-        agree = {
-            f"{a}={b}": _same(drawn[a][index], drawn[b][index])
-            for a, b in (("fp8", "bf16"), ("bf16", "fp32"))
-        }
-        rows.append({"characters": len(text), **agree})
-        say(f"  sentence {index}: frames equal before the first difference: {agree}")
-    out["gate"] = rows
-    passed = all(row["fp8=bf16"] >= GATE_FRAMES for row in rows)
-    say(f"  first {GATE_FRAMES} frames token-exact in FP8: {'yes' if passed else 'NO'}")
-    return passed
-
-
-def _same(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a != b), len(left))
-
-
-# Speed --------------------------------------------------------------------------------------------
 
 
 def fill(runner: Runner, rows: int) -> tuple[Join, ...]:
@@ -122,36 +60,51 @@ def fill(runner: Runner, rows: int) -> tuple[Join, ...]:
     )
 
 
-def run_steps(
-    runner: Runner,
-    slots: tuple[int, ...],
-    count: int,
-    each: Callable[[int], None] = lambda _index: None,
-) -> list[float]:
-    """Seconds from one step's results to the next one's, two steps in flight. ``each`` is told of
-    every step that was collected."""
-    times: list[float] = []
-    last = time.perf_counter()
-    pending: list[int] = []
-    for _ in range(count):
-        step = _next_step(runner)
-        runner.launch(StepPlan(step, slots))
-        pending.append(step)
-        if len(pending) == 2:
-            runner.collect(pending.pop(0))
-            now = time.perf_counter()
-            times.append(now - last)
-            last = now
-            each(len(times))
-    for step in pending:
-        runner.collect(step)
-    return times[1:]
+class Steps:
+    """Numbers a runner's steps and runs them."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._next = 0
+
+    def begin(self, slots: tuple[int, ...]) -> None:
+        """A first step that every slot joins in."""
+        self.runner.launch(StepPlan(self._take(), slots, fill(self.runner, len(slots))))
+        self.runner.collect(self._next - 1)
+
+    def _take(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def run(
+        self,
+        slots: tuple[int, ...],
+        count: int,
+        each: Callable[[int], None] = lambda _index: None,
+    ) -> list[float]:
+        """Seconds from one step's results to the next one's, two steps in flight. ``each`` is told
+        of every step that was collected."""
+        times: list[float] = []
+        last = time.perf_counter()
+        pending: list[int] = []
+        for _ in range(count):
+            pending.append(self._take())
+            self.runner.launch(StepPlan(pending[-1], slots))
+            if len(pending) == 2:
+                self.runner.collect(pending.pop(0))
+                now = time.perf_counter()
+                times.append(now - last)
+                last = now
+                each(len(times))
+        for step in pending:
+            self.runner.collect(step)
+        return times[1:]
 
 
-def speed(dtype: str, pdl: bool, batches: Sequence[int], out: dict[str, Any]) -> None:
-    config = EngineConfig(
-        Path("random:s2-pro"), "cuda", dtype, slots=max(batches), pages=max(batches) * 14 + 64
-    )
+def loaded(dtype: str, pdl: bool, slots: int, out: dict[str, Any]) -> Runner:
+    """A runner of random weights, ready to step; says how long that took."""
+    config = EngineConfig(Path("random:s2-pro"), "cuda", dtype, slots=slots, pages=slots * 14 + 64)
+    torch.cuda.reset_peak_memory_stats()
     begun = time.perf_counter()
     device = torch.device("cuda")
     weights, codec = random_weights(S2_PRO, device), random_codec(device)
@@ -159,28 +112,33 @@ def speed(dtype: str, pdl: bool, batches: Sequence[int], out: dict[str, Any]) ->
         config, S2_PRO, weights, byte_tokenizer(S2_PRO), codec, device, lambda _: None, pdl=pdl
     )
     del weights
-    loaded = time.perf_counter()
+    torch.cuda.synchronize()
+    placed = time.perf_counter()
     runner.warm_up()
     torch.cuda.synchronize()
     captured = time.perf_counter()
-    say(
-        f"{dtype}{' with PDL' if pdl else ''}: weights {loaded - begun:.1f} s, "
-        f"compile and capture {captured - loaded:.1f} s, "
-        f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most"
-    )
+    out["load"] = {
+        "weights_s": round(placed - begun, 2),
+        "compile_and_capture_s": round(captured - placed, 2),
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        "reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2),
+    }
+    say(f"{dtype}{' with PDL' if pdl else ''}: {out['load']}")
+    return runner
+
+
+def speed(steps: Steps, batches: Sequence[int]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for batch in batches:
         slots = tuple(range(batch))
-        step = _next_step(runner)
-        runner.launch(StepPlan(step, slots, fill(runner, batch)))
-        runner.collect(step)
-        run_steps(runner, slots, WARM_STEPS)
+        steps.begin(slots)
+        steps.run(slots, WARM_STEPS)
         torch.cuda.set_sync_debug_mode("error")
         before = torch.cuda.memory_stats()["allocation.all.allocated"]
-        alone = run_steps(runner, slots, TIMED_STEPS)
+        alone = steps.run(slots, TIMED_STEPS)
         allocations = torch.cuda.memory_stats()["allocation.all.allocated"] - before
         torch.cuda.set_sync_debug_mode("default")
-        beside, codec = with_codec(runner, slots)
+        beside, codec = with_codec(steps, slots)
         row = {
             "batch": batch,
             "step_ms": round(statistics.median(alone) * 1e3, 3),
@@ -192,20 +150,15 @@ def speed(dtype: str, pdl: bool, batches: Sequence[int], out: dict[str, Any]) ->
         }
         rows.append(row)
         say(f"  {row}")
-    out[f"{dtype}{'+pdl' if pdl else ''}"] = {
-        "rows": rows,
-        "capture_s": captured - loaded,
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
-    }
-    runner.close()
+    return rows
 
 
-def with_codec(runner: Runner, slots: tuple[int, ...]) -> tuple[list[float], float]:
+def with_codec(steps: Steps, slots: tuple[int, ...]) -> tuple[list[float], float]:
     """Step times while another thread decodes every row's frames as fast as steps make them."""
-    spec = runner.spec
+    runner = steps.runner
     frames = 4
     codes = np.random.default_rng(0).integers(
-        0, 1000, (len(slots), frames, spec.codebooks), dtype=np.int32
+        0, 1000, (len(slots), frames, runner.spec.codebooks), dtype=np.int32
     )
     batch = VocodeBatch(slots, codes, np.zeros(len(slots), np.bool_))
     runner.vocode(batch)
@@ -227,31 +180,117 @@ def with_codec(runner: Runner, slots: tuple[int, ...]) -> tuple[list[float], flo
         if index % frames == 0:
             budget.release()
 
-    times = run_steps(runner, slots, TIMED_STEPS, each)
+    times = steps.run(slots, TIMED_STEPS, each)
     done.set()
     thread.join()
     return times, statistics.median(spent) if spent else 0.0
 
 
+def where_time_goes(
+    steps: Steps, dtype: str, batches: Sequence[int], bandwidth: float
+) -> list[dict[str, Any]]:
+    """Kernels of a step, and its bytes against what memory could deliver."""
+    found: list[dict[str, Any]] = []
+    for batch in batches:
+        slots = tuple(range(batch))
+        steps.begin(slots)
+        alone = statistics.median(steps.run(slots, TIMED_STEPS))
+        kernels = by_kernel(lambda at=slots: steps.run(at, PROFILED_STEPS), PROFILED_STEPS)
+        must = bytes_read(S2_PRO, dtype, batch, CONTEXT + TIMED_STEPS)
+        floor = sum(must.values()) / bandwidth
+        row = {
+            "batch": batch,
+            "step_ms": round(alone * 1e3, 3),
+            "kernels_ms": round(sum(kernel["us"] for kernel in kernels) / 1e3, 3),
+            "floor_ms": round(floor * 1e3, 3),
+            "times_the_floor": round(alone / floor, 2),
+            "read_tb_s": round(sum(must.values()) / alone * 1e-12, 2),
+            "bytes": must,
+        }
+        say(f"  {row}")
+        for kernel in kernels[:16]:
+            say(
+                f"    {kernel['kernel']:48s} {kernel['launches']:7.1f} x"
+                f" {kernel['us']:9.1f} us  {kernel['share']:6.1%}"
+            )
+        found.append({**row, "kernels": kernels})
+    return found
+
+
+def voice(out: Path | None) -> tuple[bool, dict[str, int]]:
+    """Exit codes of the precision gate, and whether they are what they should be."""
+    where = [] if out is None else ["--out", str(out)]
+    codes: dict[str, int] = {}
+    for name, words, expected in (
+        ("fp8", ["--dtype", "fp8", *where], 0),
+        ("fp8, scales misread", ["--dtype", "fp8", "--plant-scales", "--sentences", "4"], 1),
+        ("mxfp8", ["--dtype", "mxfp8", "--sentences", "8"], 0),
+        ("random", ["--model", "random:s2-pro", "--sentences", "4"], 0),
+    ):
+        codes[name] = bench_precision.main(words)
+        say(f"  {name}: exit code {codes[name]}, expected {expected}")
+        gc.collect()
+        torch.cuda.empty_cache()
+    right = codes["fp8"] == codes["mxfp8"] == codes["random"] == 0
+    return right and codes["fp8, scales misread"] == 1, codes
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="time decode steps on a GPU beside their peers")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--batches", default="1,16,64")
-    parser.add_argument("--dtypes", default="fp8,bf16")
-    parser.add_argument("--skip-voice", action="store_true")
-    parser.add_argument("--skip-speed", action="store_true")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--batches", default="1,16,64,128,256")
+    parser.add_argument("--profiled", default="1,64,256", help="batches to take apart by kernel")
+    parser.add_argument("--compared", default="1,64,256", help="batches that peers run")
+    parser.add_argument("--dtypes", default="fp8+pdl,bf16", help="+pdl: programmatic launch")
     args = parser.parse_args()
-    batches = [int(part) for part in args.batches.split(",")]
+    parts = args.parts.split(",")
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"no part is called {unknown[0]!r}; there are {', '.join(PARTS)}")
+    batches, profiled, compared = (
+        [int(part) for part in text.split(",")]
+        for text in (args.batches, args.profiled, args.compared)
+    )
     out: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    passed = args.skip_voice or gate(out)
-    if not args.skip_speed:
-        for dtype in args.dtypes.split(","):
-            speed(dtype.removesuffix("+pdl"), dtype.endswith("+pdl"), batches, out)
+    passed = True
+
+    def keep() -> None:
+        if args.out:
+            args.out.mkdir(parents=True, exist_ok=True)
+            (args.out / "step.json").write_text(json.dumps(out, indent=1))
+
+    if {"speed", "profile"} & set(parts):
+        out["read_tb_s"] = round(read_bandwidth() * 1e-12, 3)
+        say(f"memory reads at {out['read_tb_s']} TB/s")
+        for name in args.dtypes.split(","):
+            dtype, pdl = name.removesuffix("+pdl"), name.endswith("+pdl")
+            held: dict[str, Any] = {}
+            out[name] = held
+            steps = Steps(loaded(dtype, pdl, max(batches), held))
+            if "speed" in parts:
+                held["rows"] = speed(steps, batches)
+                keep()
+            if "profile" in parts:
+                bandwidth = out["read_tb_s"] * 1e12
+                chosen = [batch for batch in profiled if batch <= max(batches)]
+                held["profile"] = where_time_goes(steps, dtype, chosen, bandwidth)
+            steps.runner.close()
+            del steps
             gc.collect()
             torch.cuda.empty_cache()
-    if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "step.json").write_text(json.dumps(out, indent=1))
+            keep()
+    if "peers" in parts:
+        device = torch.device("cuda")
+        with torch.no_grad():
+            say("peers: a frame")
+            out["peer_frames"] = bench_peers.frames(S2_PRO, compared, CONTEXT, device)
+            keep()
+            say("peers: one layer's products")
+            out["peer_chains"] = bench_peers.chains(S2_PRO.slow, compared, device)
+        keep()
+    if "voice" in parts:
+        passed, out["gate"] = voice(args.out)
+    keep()
     return 0 if passed else 1
 
 
