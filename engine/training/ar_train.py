@@ -320,7 +320,7 @@ def main(argv: list[str]) -> int:
     if cuda:
         way = training.warm_up(next(drawn).to(device))
         print(f"{way} after {budget.spent_s:.0f} s", flush=True)
-    budget.begin, budget.end = begin, max(begin, flags.end)
+    budget.begin_schedule(begin, flags.end)
     flags.out.mkdir(parents=True, exist_ok=True)
     saved_s, number = budget.spent_s, 0
     with Trace(flags.out / "ar_log.txt", budget) as trace:

@@ -21,12 +21,19 @@ class Budget:
     end: float = 1.0
     clock: Callable[[], float] = time.monotonic
     started_s: float = -1.0
+    schedule_s: float = 0.0
+    """When the schedule began to move; before, things were made ready."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.begin <= self.end <= 1.0:
             raise ValueError(f"a schedule runs from 0 to 1, not from {self.begin} to {self.end}")
         if self.started_s < 0:
             self.started_s = self.clock()
+
+    def begin_schedule(self, begin: float, end: float) -> None:
+        """From now on, over what is left of the minutes, from ``begin`` to ``end``."""
+        self.begin, self.end = begin, max(begin, end)
+        self.schedule_s = self.spent_s
 
     @property
     def spent_s(self) -> float:
@@ -39,7 +46,8 @@ class Budget:
     @property
     def fraction(self) -> float:
         """Where the schedule stands, from ``begin`` to ``end``."""
-        share = min(1.0, self.spent_s / max(1e-9, 60.0 * self.minutes))
+        whole_s = max(1e-9, 60.0 * self.minutes - self.schedule_s)
+        share = min(1.0, (self.spent_s - self.schedule_s) / whole_s)
         return self.begin + (self.end - self.begin) * share
 
 

@@ -361,7 +361,7 @@ def main(argv: list[str]) -> int:
     if compiled:
         training.warm_up(cuts()[0])
         print(f"compiled after {budget.spent_s:.0f} s", flush=True)
-    budget.begin, budget.end = begin, max(begin, flags.end)
+    budget.begin_schedule(begin, flags.end)
     flags.out.mkdir(parents=True, exist_ok=True)
     with Trace(flags.out / "codec_log.txt", budget) as trace:
         while not budget.over:

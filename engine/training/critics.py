@@ -44,10 +44,12 @@ class Mel(nn.Module):
         self._size, self._hop = window, hop
 
     def forward(self, x: Tensor) -> Tensor:
-        spectrum = torch.stft(
-            x, self._size, self._hop, window=self.window, return_complex=True
-        ).abs()
-        return (spectrum / math.sqrt(self._size)).transpose(1, 2) @ self.filters
+        # Small magnitudes matter here, so not in whatever precision the networks use.
+        with torch.autocast(x.device.type, enabled=False):
+            spectrum = torch.stft(
+                x.float(), self._size, self._hop, window=self.window, return_complex=True
+            ).abs()
+            return (spectrum / math.sqrt(self._size)).transpose(1, 2) @ self.filters
 
 
 class MelDistance(nn.Module):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo
 
 
 class Fused:
@@ -17,6 +18,8 @@ class Fused:
 
     def __init__(self, function: Callable[..., Any], *, dynamic: bool | None = True) -> None:
         self._plain = function
+        # Kinds of input differ by number format and by sizes of one.
+        torch._dynamo.config.recompile_limit = 64
         self._compiled: Callable[..., Any] | None = torch.compile(function, dynamic=dynamic)
 
     def __call__(self, first: torch.Tensor, *rest: Any) -> Any:

@@ -38,6 +38,18 @@ def test_a_budget_moves_along_its_part_of_the_schedule() -> None:
     assert budget.fraction == pytest.approx(0.75)
 
 
+def test_getting_ready_takes_minutes_but_moves_no_schedule() -> None:
+    clock = Clock()
+    budget = Budget(2.0, clock=clock)
+    clock.now_s += 60
+    budget.begin_schedule(0.4, 0.8)
+    assert budget.fraction == pytest.approx(0.4)
+    clock.now_s += 30
+    assert budget.fraction == pytest.approx(0.6)
+    clock.now_s += 30
+    assert (budget.fraction, budget.over) == (pytest.approx(0.8), True)
+
+
 @pytest.mark.parametrize(("begin", "end"), [(0.6, 0.5), (-0.1, 0.5), (0.0, 1.1)])
 def test_a_schedule_that_runs_backwards_or_outside_is_refused(begin: float, end: float) -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
