@@ -20,6 +20,7 @@ import concurrent.futures
 import json
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,14 +29,14 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from shoal.kernels.extend import extend_attention
-from shoal.kernels.gemm import add_partials, gemm_partials, gemm_reference
+from shoal.kernels.gemm import add_partials, gemm_partials, gemm_reference, gemm_rows
 from shoal.kernels.mxfp8 import Mx, dequantise_mx, gemm_mx, quantise_mx
 from shoal.kernels.norm import add_norm, whole_norm
 from shoal.kernels.pages import SCHEDULE, Schedule, cut_on_host, tiles_of
 from shoal.kernels.quantise import Fp8Rows, Fp8Weight, dequantise_weight, quantise, quantise_weight
 from shoal.kernels.sampler import FastInput, Sampling, SlowToken, sample
 from shoal.kernels.swiglu import swiglu
-from shoal.kernels.tiles import tile_for
+from shoal.kernels.tiles import rows_tile, tile_for
 
 from .bench_layer import (
     BF16,
@@ -240,6 +241,47 @@ def chain(bench: Bench) -> None:
         bench.row("chain", str(m), **figures)
 
 
+def schedules(bench: Bench) -> None:
+    """A slow layer under other cuts of attention's contexts, beside the one in use."""
+    layers = [{n: weight(n) for n in SHAPES if n != "head"} for _ in range(4 if bench.timed else 1)]
+    turns = [i % len(layers) for i in range(8 if bench.timed else 1)]
+    for m in (1, 64, 256):
+        step = Step(bench, m, 512, len(layers))
+        figures: dict[str, float] = {}
+        for chosen in (SCHEDULE, Schedule(32, 256, 5), Schedule(32, 256, 3), SCHEDULE):
+            step.schedule = chosen
+            cut = f"{chosen.block_tokens}/{chosen.split_tokens}/{chosen.stages}"
+            # The one in use is timed first and last: the difference is the noise.
+            tag = f"{cut}_again" if cut in figures else cut
+            run = [lambda i=i: step.layer(layers[i], "slow", i, True) for i in turns]
+            figures[tag] = bench.us(run)
+        bench.row("schedules", f"slow layer {m}", **figures)
+
+
+def stages(bench: Bench) -> None:
+    """Every product with its tile fetched further ahead or less far; bits do not change."""
+    for name, (n, k) in SHAPES.items():
+        weights = [weight(name) for _ in range(bench.copies(n * k))]
+        rows_out = name == "gate_up"
+        for m in (1, 64, 128, 256):
+            x = normed(m, k)
+            tile = rows_tile(m) if rows_out else tile_for(n, k, m)
+            figures: dict[str, float] = {}
+            for depth in (tile.stages, 3, 4, 5, 6):
+                tried = replace(tile, stages=depth)
+                if rows_out:
+                    out = torch.empty(m, n, device="cuda", dtype=BF16)
+                    run = [
+                        lambda w=w: gemm_rows(x, w, out, tried, eps=EPS, pdl=True) for w in weights
+                    ]
+                else:
+                    out = partials(n, k, m)
+                    run = [lambda w=w: gemm_partials(x, w, out, tried, pdl=True) for w in weights]
+                tag = "in_use" if not figures else f"stages_{depth}"
+                figures[tag] = bench.us(run)
+            bench.row("stages", f"{name} {m}", in_use_is=tile.stages, **figures)
+
+
 def checks(bench: Bench) -> None:
     """Exact statements: equal bits of a row in any bucket and run, and bugs that must be seen."""
     for name, (n, k) in SHAPES.items():
@@ -289,7 +331,8 @@ def checks(bench: Bench) -> None:
         bench.row("checks", f"mxfp8 {'native' if native else 'emulated'}", error=error)
 
 
-PARTS = {f.__name__: f for f in (env, checks, gemm, rows, attention, chain)}
+PARTS = {f.__name__: f for f in (env, checks, gemm, rows, attention, chain, schedules, stages)}
+USUAL = "env,checks,gemm,rows,attention,chain"
 
 
 def warm(name: str, sweep: bool) -> None:
@@ -300,7 +343,7 @@ def warm(name: str, sweep: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--only", default=USUAL, help=", ".join(PARTS))
     parser.add_argument("--sweep", action="store_true", help="try every attention schedule")
     parser.add_argument("--schedule", default="", help="block tokens, split tokens, stages")
     args = parser.parse_args()
