@@ -1,13 +1,14 @@
 """Times decode steps of the CUDA runner beside their peers, and says where the time goes.
 
-    python -P -m shoal.loadtest.bench_step [--out DIR] [--parts voice,speed,profile,peers]
+    python -P -m shoal.loadtest.bench_step [--out DIR] [--parts load,voice,speed,profile,peers]
 
-*voice*: the precision gate of ``bench_precision`` in FP8, and again with scales misread, which must
-fail. *speed*: random weights of S2 Pro's shape at a context of about 512; the frame step alone and
-with the codec decoding beside it, the synchronising calls and allocations of steady steps, capture
-time and peak memory. *profile*: microseconds by kernel in one replay, and bytes against the floor.
-*peers*: the same frame in plain torch, block FP8 and under torch.compile, and a layer's products in
-these and DeepGEMM. Prints tables, writes ``step.json``.
+*load*: seconds to put weights on the GPU in FP8, quantised, quantised and kept in a file, and taken
+from it. *voice*: the precision gate of ``bench_precision`` in FP8, and again with scales misread,
+which must fail. *speed*: random weights of S2 Pro's shape at a context of about 512; the frame step
+alone and with the codec decoding beside it, the synchronising calls and allocations of steady
+steps, capture time and peak memory. *profile*: microseconds by kernel in one replay, and bytes
+against the floor. *peers*: the same frame in plain torch, block FP8 and under torch.compile, and a
+layer's products in these and DeepGEMM. Prints tables, writes ``step.json``.
 """
 
 # pyright: basic
@@ -19,6 +20,7 @@ import argparse
 import gc
 import json
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,13 +32,15 @@ import torch
 
 from shoal.engine.config import EngineConfig
 from shoal.engine.cuda.load import device_runner
+from shoal.engine.cuda.weight_cache import WeightCache
+from shoal.engine.cuda.weights import device_weights
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
 from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
 
 from . import bench_peers, bench_precision
 from .bench_profile import by_kernel, bytes_read, read_bandwidth
 
-PARTS = ("voice", "speed", "profile", "peers")
+PARTS = ("load", "voice", "speed", "profile", "peers")
 CONTEXT = 512
 WARM_STEPS = 8
 TIMED_STEPS = 60
@@ -217,6 +221,36 @@ def where_time_goes(
     return found
 
 
+def load_times() -> dict[str, float]:
+    """Seconds until FP8 weights are on the device, from bf16 ones that are."""
+    device, tokenizer = torch.device("cuda"), byte_tokenizer(S2_PRO)
+    weights = random_weights(S2_PRO, device)
+    times: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("first", "quantised", "quantised and kept", "taken from the file"):
+            kept = None
+            if name in ("quantised and kept", "taken from the file"):
+                kept = WeightCache(Path(folder), "fp8", device, say)
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            placed = device_weights(
+                S2_PRO,
+                weights,
+                S2_PRO.semantic_ids(None),
+                tokenizer.end_token,
+                dtype="fp8",
+                device=device,
+                cache=kept,
+            )
+            torch.cuda.synchronize()
+            times[name] = round(time.perf_counter() - begun, 3)
+            del placed, kept
+            gc.collect()
+    torch.cuda.empty_cache()
+    say(f"FP8 weights on the device: {times}")
+    return times
+
+
 def voice(out: Path | None) -> tuple[bool, dict[str, int]]:
     """Exit codes of the precision gate, and whether they are what they should be."""
     where = [] if out is None else ["--out", str(out)]
@@ -259,6 +293,9 @@ def main() -> int:
             args.out.mkdir(parents=True, exist_ok=True)
             (args.out / "step.json").write_text(json.dumps(out, indent=1))
 
+    if "load" in parts:
+        out["load_s"] = load_times()
+        keep()
     if {"speed", "profile"} & set(parts):
         out["read_tb_s"] = round(read_bandwidth() * 1e-12, 3)
         say(f"memory reads at {out['read_tb_s']} TB/s")
