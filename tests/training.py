@@ -15,7 +15,7 @@ from shoal.engine.training.budget import Budget
 from shoal.engine.training.codec_model import describe
 from shoal.engine.training.export import describe_model
 from shoal.engine.training.speech import SpeechWriter, speaker_pool
-from shoal.engine.training.teacher import Styles, speak
+from shoal.engine.training.teacher import Styles, at_random, speak
 from shoal.engine.training.texts import Texts, read_texts, write_texts
 
 CODEC = CodecConfig(
@@ -89,7 +89,8 @@ def write_small_speech(folder: Path, texts: Texts, hours: float = 0.04) -> None:
     table = torch.zeros(len(VOICES), 4, 256)
     styles = Styles(table, speaker_pool(list(VOICES), 2))
     with SpeechWriter(folder, styles.speakers.names) as out:
-        speak(Hum(), styles, texts, out, Budget(1.0), batch_phonemes=60, max_hours=hours, seed=3)
+        drawn = at_random(texts, styles.speakers, 60, 3)
+        speak(Hum(), styles, texts, out, Budget(1.0), drawn=drawn, max_hours=hours, seed=5)
 
 
 def write_shapes(folder: Path) -> None:

@@ -42,6 +42,11 @@ speech)
   [ -s "$KEEP/kokoro.npz.xz" ] || cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
   train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
     --out "$KEEP/speech" --minutes "${1:-3}" --max-hours 80 2>&1 | tee "$OUT/teacher.log"
+  if [ -s "$IN/recital.npz" ]; then
+    # The sentences a codec is judged by, in four voices.
+    train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" --only 0 1 2 3 \
+      --texts "$IN/recital.npz" --out "$OUT/recital" --minutes 0.5 --batch-phonemes 1500
+  fi
   train codec --speech "$KEEP/speech" "${texts[@]}" --out "$KEEP/codec" \
     --state "$KEEP/codec_state" --carry "$OUT" --minutes "${2:-5}" --end "${3:-0.66}" 2>&1 |
     tee "$OUT/codec.log"

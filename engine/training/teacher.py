@@ -7,7 +7,7 @@ random speeds, cut to where sound begins and ends, and brought to one loudness.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +126,28 @@ class Batches:
         return batch
 
 
+Drawn = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Sentences of a batch, and who says each."""
+
+
+def at_random(texts: Texts, speakers: Speakers, batch_phonemes: int, seed: int) -> Iterator[Drawn]:
+    """Endless."""
+    draw = np.random.default_rng(seed)
+    batches = Batches(texts.lengths(), batch_phonemes, seed + 1)
+    while True:
+        batch = batches()
+        yield batch, draw_speakers(draw, len(batch), len(speakers.names), len(speakers))
+
+
+def each_by_each(texts: Texts, speakers: Sequence[int], batch_phonemes: int) -> Iterator[Drawn]:
+    """Every sentence by every one of ``speakers``, in the order of the text file."""
+    rows = max(1, batch_phonemes // (int(texts.lengths().max()) + 2))
+    for speaker in speakers:
+        for begin in range(0, len(texts), rows):
+            batch = np.arange(begin, min(begin + rows, len(texts)))
+            yield batch, np.full(len(batch), speaker)
+
+
 @torch.inference_mode()
 def trimmed(samples: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Samples [B, 600 F] as int16 [B, F, 600] at one loudness; first frame, end, and whether
@@ -153,21 +175,16 @@ def speak(
     out: SpeechWriter,
     budget: Budget,
     *,
-    batch_phonemes: int,
+    drawn: Iterator[Drawn],
     max_hours: float,
     seed: int,
-    only: Sequence[int] = (),
 ) -> int:
-    """Fills ``out`` until the budget or the hours are used up; returns how many were dropped.
-
-    ``only``: speakers to draw from, if not from all.
-    """
+    """Fills ``out`` until the budget, the hours or ``drawn`` is used up; returns how many
+    utterances were dropped."""
     draw = np.random.default_rng(seed)
     device = styles.table.device
     lengths = texts.lengths()
-    batches = Batches(lengths, batch_phonemes, seed + 1)
     dropped = said = 0
-    named = len(styles.speakers.names)
 
     def keep(
         batch: npt.NDArray[np.int64],
@@ -191,16 +208,12 @@ def speak(
     with ThreadPoolExecutor(1) as disk:
         # One batch is written while the next is spoken.
         written: Future[int] | None = None
-        while not budget.over and out.frames * FRAME / RATE / 3600 < max_hours:
-            batch = batches()
+        for batch, speakers in drawn:
+            if budget.over or out.frames * FRAME / RATE / 3600 >= max_hours:
+                break
             phonemes = np.zeros((len(batch), int(lengths[batch].max()) + 2), np.int64)
             for row, index in enumerate(batch):
                 phonemes[row, 1 : 1 + lengths[index]] = texts.phonemes_of(int(index))
-            speakers = (
-                draw.choice(np.array(only), len(batch))
-                if only
-                else draw_speakers(draw, len(batch), named, len(styles.speakers))
-            )
             speed = torch.from_numpy(draw.uniform(*SPEEDS, len(batch)).astype(np.float32))
             samples, frames, index = teacher(
                 torch.from_numpy(phonemes).to(device),
@@ -239,7 +252,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch-phonemes", type=int, default=9000)
     parser.add_argument("--blends", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, nargs="*", default=[], help="numbers of speakers")
+    parser.add_argument(
+        "--only",
+        type=int,
+        nargs="*",
+        default=[],
+        help="every sentence once by each of these speakers",
+    )
     parser.add_argument("--full", action="store_true", help="float32 convolutions")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     flags = parser.parse_args(argv)
@@ -252,16 +271,21 @@ def main(argv: list[str]) -> int:
     styles = read_styles(flags.voices, flags.blends, device)
     print(f"teacher ready after {budget.spent_s:.1f} s", flush=True)
     with SpeechWriter(flags.out, styles.speakers.names) as out:
+        texts = read_texts(flags.texts)
+        drawn = (
+            each_by_each(texts, flags.only, flags.batch_phonemes)
+            if flags.only
+            else at_random(texts, styles.speakers, flags.batch_phonemes, flags.seed)
+        )
         dropped = speak(
             teacher,
             styles,
-            read_texts(flags.texts),
+            texts,
             out,
             budget,
-            batch_phonemes=flags.batch_phonemes,
+            drawn=drawn,
             max_hours=flags.max_hours,
-            seed=flags.seed,
-            only=flags.only,
+            seed=flags.seed + 2,
         )
         hours = out.frames * FRAME / RATE / 3600
         print(f"{len(out)} utterances, {hours:.2f} h in {budget.spent_s:.0f} s, {dropped} dropped")

@@ -10,7 +10,7 @@ import torch
 
 from shoal.engine.training.kokoro_sound import add_masked, norm_leaky, norm_snake
 from shoal.engine.training.speech import FRAME, SpeechWriter, read_speech, speaker_pool
-from shoal.engine.training.teacher import Batches, draw_speakers, trimmed
+from shoal.engine.training.teacher import Batches, draw_speakers, each_by_each, trimmed
 from tests.training import small_texts, write_small_speech
 
 
@@ -107,3 +107,13 @@ def test_padding_changes_nothing_in_a_masked_norm(activation: str) -> None:
     assert torch.allclose(whole[..., :30], run(x, torch.ones(1, 1, 30)), atol=1e-6)
     assert (whole[..., 30:] == 0).all()
     assert (add_masked(padded, padded.half(), mask, 0.5)[..., 30:] == 0).all()
+
+
+def test_a_recital_is_every_sentence_by_every_speaker(tmp_path: Path) -> None:
+    texts = small_texts(tmp_path)
+    said = [
+        (int(speaker), int(text))
+        for batch, speakers in each_by_each(texts, [0, 2], 40)
+        for text, speaker in zip(batch, speakers, strict=True)
+    ]
+    assert said == [(speaker, text) for speaker in (0, 2) for text in range(6)]
