@@ -2,15 +2,16 @@
 # The built-in voice in four runs on one GPU, each short of ten minutes. From the repository's root:
 #   IN=folder/of/inputs KEEP=/scratch OUT=results bash engine/training/recipe.sh STEP [minutes ...]
 # Steps: check, speech, voice, finish; the README beside this says what each needs and leaves.
+# OUT stays within 8 files of 16 MiB and 64 MiB in all.
 set -euo pipefail
 KEEP=${KEEP:-/tmp/keep}
 IN=${IN:-$KEEP/in}
 PYTHON=${PYTHON:-python3}
-export PYTHONPATH=${PYTHONPATH:-}:.typings PYTHONUNBUFFERED=1
+export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}.typings PYTHONUNBUFFERED=1
 export TORCHINDUCTOR_CACHE_DIR=$KEEP/compiled
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 mkdir -p "$KEEP" "$OUT"
-train() { "$PYTHON" -P -m shoal.engine.training "$@"; }
+train() { "$PYTHON" -P -m shoal.engine.training "$@" 2>&1 | tee -a "$OUT/$step.log"; }
 texts=(--texts "$IN/texts.npz")
 aligned=("${texts[@]}" --alignment "$IN/places.npz")
 
@@ -24,32 +25,30 @@ check)
   mkdir -p "$speech"
   cp "$IN"/check/* "$speech"
   if ls "$IN"/kokoro_q8.npz.xz* >/dev/null 2>&1; then
-    [ -s "$KEEP/kokoro.npz.xz" ] || cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
+    cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
     train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-      --out "$KEEP/check/teacher" --minutes 0.7 2>&1 | tee "$OUT/check_teacher.log"
+      --out "$KEEP/check/teacher" --minutes 0.7 || echo "the teacher failed"
   fi
   train codec --speech "$speech" "${texts[@]}" --out "$KEEP/check/codec" \
-    --state "$KEEP/check/codec_state" --minutes "${1:-0.9}" --end 1 2>&1 | tee "$OUT/check.log"
-  train encode --speech "$speech" --codec "$KEEP/check/codec" --out "$KEEP/check/codes" 2>&1 |
-    tee -a "$OUT/check.log"
+    --state "$KEEP/check/codec_state" --minutes "${1:-0.9}" --end 1
+  train encode --speech "$speech" --codec "$KEEP/check/codec" --out "$KEEP/check/codes"
   train ar --codes "$KEEP/check/codes" "${aligned[@]}" --out "$KEEP/check/ar" --workers 12 \
-    --state "$KEEP/check/ar_state" --minutes "${2:-0.9}" 2>&1 | tee -a "$OUT/check.log"
-  train export --model "$KEEP/check/ar" --codec "$KEEP/check/codec" --out "$KEEP/check/voice" |
-    tee -a "$OUT/check.log"
+    --state "$KEEP/check/ar_state" --minutes "${2:-0.9}"
+  train export --model "$KEEP/check/ar" --codec "$KEEP/check/codec" --out "$KEEP/check/voice"
   ;;
 speech)
   # The teacher, and the first part of the codec.
-  [ -s "$KEEP/kokoro.npz.xz" ] || cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
+  cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
   train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-    --out "$KEEP/speech" --minutes "${1:-3}" --max-hours 80 2>&1 | tee "$OUT/teacher.log"
+    --out "$KEEP/speech" --minutes "${1:-3}" --max-hours 80
   if [ -s "$IN/recital.npz" ]; then
     # The sentences a codec is judged by, in four voices.
     train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" --only 0 1 2 3 \
-      --texts "$IN/recital.npz" --out "$OUT/recital" --minutes 0.5 --batch-phonemes 1500
+      --texts "$IN/recital.npz" --out "$KEEP/recital" --minutes 0.5 --batch-phonemes 1500
+    tar -C "$KEEP" -cf "$OUT/recital.tar" recital
   fi
   train codec --speech "$KEEP/speech" "${texts[@]}" --out "$KEEP/codec" \
-    --state "$KEEP/codec_state" --carry "$OUT" --minutes "${2:-5}" --end "${3:-0.66}" 2>&1 |
-    tee "$OUT/codec.log"
+    --state "$KEEP/codec_state" --carry "$OUT" --minutes "${2:-5}" --end "${3:-0.66}"
   cp "$KEEP/codec/codec.pth" "$OUT"
   ;;
 voice)
@@ -58,14 +57,13 @@ voice)
   carried=()
   [ -d "$IN/codec_state" ] && carried=(--carry "$IN/codec_state")
   train codec --speech "$KEEP/speech" "${texts[@]}" --out "$KEEP/codec" \
-    --state "$KEEP/codec_state" "${carried[@]}" --minutes "${1:-2.5}" --end 1 2>&1 |
-    tee "$OUT/codec.log"
+    --state "$KEEP/codec_state" "${carried[@]}" --minutes "${1:-2.5}" --end 1
   cp "$KEEP/codec/codec.pth" "$OUT"
   mkdir -p "$OUT/codes"
   train encode --speech "$KEEP/speech" --codec "$KEEP/codec" --out "$KEEP/codes" \
-    --part-mib 13 --carry "$OUT/codes" --carry-parts 4 2>&1 | tee "$OUT/encode.log"
+    --part-mib 13 --carry "$OUT/codes" --carry-parts 4
   train ar --codes "$KEEP/codes" "${aligned[@]}" --out "$KEEP/ar" --state "$KEEP/ar_state" \
-    --workers 14 --minutes "${2:-4.5}" --end "${3:-0.4}" 2>&1 | tee "$OUT/ar.log"
+    --workers 14 --minutes "${2:-4.5}" --end "${3:-0.4}"
   ;;
 finish)
   # The rest of the DualAR, and the voice; also from codes alone, on a machine that has no more.
@@ -76,8 +74,11 @@ finish)
   [ -d "$IN/ar_state" ] && carried=(--carry "$IN/ar_state")
   [ -s "$KEEP/codec/codec.pth" ] || { mkdir -p "$KEEP/codec"; cp "$IN/codec.pth" "$KEEP/codec"; }
   train ar --codes "$codes" "${aligned[@]}" --out "$KEEP/ar" --state "$KEEP/ar_state" \
-    "${carried[@]}" --workers 14 --minutes "${1:-6}" --end "${2:-1}" 2>&1 | tee "$OUT/ar.log"
-  train export --model "$KEEP/ar" --codec "$KEEP/codec" --out "$OUT/voice"
+    "${carried[@]}" --workers 14 --minutes "${1:-6}" --end "${2:-1}"
+  train export --model "$KEEP/ar" --codec "$KEEP/codec" --out "$KEEP/voice"
+  mkdir -p "$OUT/voice"
+  cp "$KEEP"/voice/*.safetensors "$KEEP/voice/codec.pth" "$OUT/voice"
+  tar -C "$KEEP/voice" --exclude='*.safetensors' --exclude=codec.pth -cf "$OUT/voice/small.tar" .
   ;;
 *)
   echo "$step is none of check, speech, voice, finish" >&2
