@@ -66,6 +66,13 @@ def same_bits(
     return all(torch.equal(old[:, at], new[:, at]) for old, new in kept)
 
 
+def clear(pool: KvPool, pages: Sequence[int]) -> None:
+    at = torch.tensor(pages, device=GPU)
+    pool.keys[:, at] = 0
+    pool.values[:, at] = 0
+    torch.cuda.synchronize()
+
+
 def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
     good = True
     rows: list[dict[str, Any]] = []
@@ -83,12 +90,11 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
             for length in LENGTHS:
                 chunk = PrefillChunk(columns(length, length), context, table)
                 touched = table[context // PAGE_TOKENS : -(-(context + length) // PAGE_TOKENS)]
+                # What an earlier chunk left behind this one is nobody's: both begin from nothing.
+                clear(pool, touched)
                 recorded.run([chunk])
                 kept = (pool.keys.clone(), pool.values.clone())
-                at = torch.tensor(touched, device=GPU)
-                pool.keys[:, at] = 0
-                pool.values[:, at] = 0
-                torch.cuda.synchronize()
+                clear(pool, touched)
                 single.run([chunk])
                 torch.cuda.synchronize()
                 equal = same_bits(kept, pool, touched)
