@@ -13,6 +13,7 @@ COMMANDS = {
     "ar": "ar_train",
     "export": "export",
     "eval": "evaluate",
+    "like": "likeness",
 }
 
 

@@ -61,4 +61,4 @@ def test_the_voice_speaks_alone_and_like_a_recording(
 
 def test_an_unknown_command_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main(["train"]) == 2
-    assert "align|teacher|codec|encode|ar|export|eval" in capsys.readouterr().out
+    assert "align|teacher|codec|encode|ar|export|eval|like" in capsys.readouterr().out
