@@ -20,7 +20,10 @@ from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
 from shoal.engine.cuda.product import Dtype
 from shoal.engine.cuda.reference import Context, product, run_stack, with_scales_misread
+from shoal.engine.cuda.slot_state import SlotState
 from shoal.engine.cuda.stack import MxStack, make_stack
+from shoal.engine.cuda.staging import StepStaging
+from shoal.engine.cuda.step import DecodeStep, KvPool
 from shoal.engine.cuda.weights import CudaWeights, Layer, StackWeights, device_weights
 from shoal.engine.model.config import read_config
 from shoal.engine.model.weights import load_weights
@@ -30,6 +33,7 @@ from shoal.engine.tokenizer import load_tokenizer
 from shoal.kernels.gemm import add_partials
 from shoal.kernels.mxfp8 import Mx
 from shoal.kernels.norm import NormedRows
+from shoal.kernels.pages import Workspace
 from shoal.kernels.quantise import Fp8Rows, quantise_reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -176,3 +180,33 @@ def test_logits_of_a_whole_stream_are_those_of_its_steps(
     logits = whole.frames(fed, codes[:, 1:-1].long())
     best = torch.cat([logits.slow.argmax(-1)[:, None], logits.fast.argmax(-1)], 1)
     assert best.tolist() == codes[:, 1:].tolist()
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="interpreted where there is no GPU")
+@pytest.mark.parametrize("dtype", ["fp8", "mxfp8"])
+def test_a_whole_step_draws_what_its_reference_draws(
+    voices: dict[Dtype, CudaWeights], dtype: Dtype
+) -> None:
+    """The first step of a context, through a slow stack of a few layers and the fast stack."""
+    weights = replace(voices[dtype], slow=short(voices[dtype]))
+    slow = weights.slow.config
+    pool = KvPool.empty(len(weights.slow.layers), 1, slow.kv_heads, 64, slow.head_dim, DEVICE)
+    state = SlotState(1, weights.codebooks, 4, 1, DEVICE)
+    staging = StepStaging(state, 1, DEVICE)
+    work = Workspace.empty(1, weights.slow.layers[0].heads, DEVICE)
+    step = DecodeStep(weights, pool, state, staging, work, 1, DEVICE)
+    column = np.array([weights.semantic_begin + 77, *range(70, 70 + weights.codebooks)], np.int32)
+    greedy = SlotSampling(temperature=0.0, top_p=1.0, top_k=1, seed=0)
+    staged = staging.pack(StepPlan(0, (0,), (Join(0, 1, 0, 0, column, (0,), greedy),)), 1)
+    staging.send(staged)
+    step.run()
+    staging.fetch(staged)
+    frame = torch.from_numpy(staging.read(staged)[0]).long()
+    logits = Context(weights).frames(torch.from_numpy(column)[None], frame[:, 1:-1])
+    # A token may differ where two are so close that a rounding decides.
+    slow_behind = logits.slow.max() - logits.slow[0, frame[0, 1]]
+    fast_behind = logits.fast.amax(-1) - logits.fast.gather(2, frame[:, 2:, None])[..., 0]
+    behind = torch.cat([slow_behind[None], fast_behind[0]])
+    assert frame[0, 0] == weights.semantic_begin + frame[0, 1]
+    assert (behind == 0).sum() >= weights.codebooks - 2, behind
+    assert behind.max() < 0.5, behind
