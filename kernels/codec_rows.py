@@ -1,5 +1,5 @@
-"""Kernels that work on one step of a codec's latent at a time: codes to latents, RMSNorm, and the
-depthwise convolution with its LayerNorm."""
+"""Kernels that work on one step of a codec's latent at a time: codes to latents, and the depthwise
+convolution with its LayerNorm."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ import triton
 import triton.language as tl
 
 from .conv import Steps
-from .rounding import launch_options
+from .rounding import launch_options, let_next_start, wait_for_previous
 from .snake import half
 
 
 @triton.jit
-def rms(x, live, eps, D: tl.constexpr):
-    return x * tl.rsqrt(tl.sum(tl.where(live, x * x, 0.0), 0) / D + eps)
-
-
-@triton.jit
 def embed_kernel(
-    CODES, TABLE, FIRST, LAST, X, Y, eps, D: tl.constexpr, DB: tl.constexpr, BOOKS: tl.constexpr
-):
+    CODES, TABLE, FIRST, LAST, X, Y, SQUARES,
+    D: tl.constexpr, DB: tl.constexpr, BOOKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     m = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, DB)
     live = i < D
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     x = tl.zeros([DB], tl.float32)
     for book in range(BOOKS):
         code = tl.load(CODES + m * BOOKS + book).to(tl.int64)
         entry = tl.minimum(tl.maximum(code, 0), tl.load(LAST + book)) + tl.load(FIRST + book)
         x += tl.load(TABLE + entry * D + i, mask=live, other=0.0)
     tl.store(X + m * D + i, x, mask=live)
-    tl.store(Y + m * D + i, half(rms(x, live, eps, D)), mask=live)
+    tl.store(Y + m * D + i, half(x), mask=live)
+    tl.store(SQUARES + m, tl.sum(tl.where(live, x * x, 0.0), 0))
 
 
 def embed_codes(
@@ -40,9 +39,12 @@ def embed_codes(
     last: torch.Tensor,
     x: torch.Tensor,
     y: torch.Tensor,
-    eps: float,
+    squares: torch.Tensor,
+    *,
+    pdl: bool = False,
 ) -> None:
-    """x fp32 [M, D] <- the sum of the codes' entries; y fp16 <- its RMSNorm.
+    """x fp32 [M, D] and y fp16 <- the sum of the codes' entries; ``squares`` fp32 [1, M] <- the sum
+    of its squares.
 
     ``codes`` int [M, books]; ``table`` fp32 [all entries, D]; ``first`` and ``last`` int64 [books],
     where a book begins in the table and its largest code: larger ones count as that.
@@ -50,35 +52,16 @@ def embed_codes(
     m, books = codes.shape
     d = table.shape[1]
     embed_kernel[(m,)](
-        codes, table, first, last, x, y, eps,
-        D=d, DB=triton.next_power_of_2(d), BOOKS=books, **launch_options(warps=4),
-    )  # fmt: skip
-
-
-@triton.jit
-def rms_kernel(X, W, Y, eps, D: tl.constexpr, DB: tl.constexpr, HAS_W: tl.constexpr):
-    m = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, DB)
-    live = i < D
-    y = rms(tl.load(X + m * D + i, mask=live, other=0.0), live, eps, D)
-    if HAS_W:
-        y *= tl.load(W + i, mask=live, other=0.0)
-    tl.store(Y + m * D + i, half(y), mask=live)
-
-
-def rms_rows(x: torch.Tensor, y: torch.Tensor, eps: float, weight: torch.Tensor | None) -> None:
-    """y fp16 [M, D] <- RMSNorm of x fp32 [M, D]."""
-    m, d = x.shape
-    rms_kernel[(m,)](
-        x, x if weight is None else weight, y, eps,
-        D=d, DB=triton.next_power_of_2(d), HAS_W=weight is not None, **launch_options(warps=4),
+        codes, table, first, last, x, y, squares,
+        D=d, DB=triton.next_power_of_2(d), BOOKS=books, PDL=pdl,
+        **launch_options(warps=4, pdl=pdl),
     )  # fmt: skip
 
 
 @triton.jit
 def depthwise_kernel(
     A, a_row, W, BIAS, SCALE, SHIFT, Y, length,
-    C: tl.constexpr, CB: tl.constexpr, TAPS: tl.constexpr, EPS: tl.constexpr,
+    C: tl.constexpr, CB: tl.constexpr, TAPS: tl.constexpr, EPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(0)
     row = m // length
@@ -86,6 +69,8 @@ def depthwise_kernel(
     live = i < C
     at = A + row.to(tl.int64) * a_row + (m - row * length) * C + i
     v = tl.load(BIAS + i, mask=live, other=0.0)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     for tap in tl.static_range(TAPS):
         w = tl.load(W + tap * C + i, mask=live, other=0.0)
         v += tl.load(at + tap * C, mask=live, other=0.0).to(tl.float32) * w
@@ -103,6 +88,8 @@ def depthwise_norm(
     taps: tuple[torch.Tensor, torch.Tensor],
     norm: tuple[torch.Tensor, torch.Tensor],
     y: torch.Tensor,
+    *,
+    pdl: bool = False,
 ) -> None:
     """y fp16 [rows * length, C] <- LayerNorm (eps 1e-6) of a causal depthwise convolution.
 
@@ -111,5 +98,6 @@ def depthwise_norm(
     k, c = taps[0].shape
     depthwise_kernel[(rows * length,)](
         a.data, a.row, *taps, *norm, y, length,
-        C=c, CB=triton.next_power_of_2(c), TAPS=k, EPS=1e-6, **launch_options(warps=4),
+        C=c, CB=triton.next_power_of_2(c), TAPS=k, EPS=1e-6, PDL=pdl,
+        **launch_options(warps=4, pdl=pdl),
     )  # fmt: skip

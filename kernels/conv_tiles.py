@@ -1,7 +1,8 @@
 """Which tile a convolution uses, by its weight's shape and the number of steps: a fixed table.
 
-``inner`` belongs to the weight, so that an output's bits do not depend on how many steps run beside
-it; the rest may differ with their number.
+``inner`` and ``chunks`` belong to the weight, so that an output's bits do not depend on how many
+steps run beside it; the rest may differ with their number. Chosen on an H200 for the shapes of S2's
+codec (``loadtest/bench_codec.py --sweep``).
 """
 
 from __future__ import annotations
@@ -13,31 +14,106 @@ from .conv import ConvWeight, Tile
 FEW = 256
 """Up to this many output steps a convolution is bound by its weights."""
 
-FUSED_CHANNELS = 192
-"""A residual unit of at most so many channels is one kernel."""
+SPREAD_STEPS = 4096
+"""With fewer output steps a wide residual unit in one kernel would leave most of a GPU idle."""
+
+SCRATCH_VALUES = 1 << 22
+SCRATCH_TILES = 4096
+"""What the parts of sums in ``splits`` may take."""
+
+CHUNKED_K = 2048
+"""A sum over more inputs and taps than this, of few steps a frame, is cut into chunks."""
+CHUNKS = 4
+PROGRAMS = 128
+"""About what one wave of programs is: with fewer tiles than this, chunks get programs of their own.
+"""
+
+
+def fuses(channels: int, steps: int) -> bool:
+    """Whether a residual unit of ``channels``, ``steps`` of all rows, is one kernel."""
+    return channels <= 128 or (channels <= 192 and steps >= SPREAD_STEPS)
 
 
 def tile_for(weight: ConvWeight, steps: int, *, glu: bool = False, unit: bool = False) -> Tile:
     """Tile of ``conv`` for ``steps`` output steps of all rows."""
     n = weight.outputs // 2 if glu else weight.outputs
+    k = weight.taps * weight.width
     if unit:
-        return _within(_unit_tile(n, steps), n)
+        return _within(_fused(n, steps), n)
     if glu:
-        tile = Tile(64, 32, 32, 64, stages=4)
-        return replace(tile, columns=min(32, power_of_2(n)), more=min(32, power_of_2(n)))
+        columns = min(32, power_of_2(n))
+        return Tile(64, columns, columns, inner=128, stages=4, ahead=_ahead(steps))
+    if n >= 512 and weight.width >= 1024:
+        if weight.taps > 1:
+            return _deep(n, steps)
+        return _chunked(n, steps) if k > CHUNKED_K else _flat(n, steps)
+    if n >= 768 and weight.taps > 2:
+        return _wide(n, steps)
+    if n <= 128 and n % 64:
+        return _within(_fused(n, steps), n)
+    if n == 192:
+        if steps < SPREAD_STEPS:
+            return Tile(64, 64, inner=64, stages=4, ahead=8)
+        return Tile(64, 128, 64, inner=64, stages=3)
     if steps <= FEW:
-        return _within(Tile(64, 32 if n <= 2048 else 64, inner=64, stages=5), n)
-    if n % 128 == 0:
-        return _within(Tile(128, 128, inner=64, warps=8, stages=4), n)
-    if n % 192 == 0:
-        return Tile(128, 128, 64, inner=64, warps=8, stages=3)
-    return _within(Tile(128, 128, inner=64, warps=8, stages=3), n)
+        return _within(Tile(64, 32, inner=64, stages=6, ahead=8), n)
+    if weight.taps == 1:
+        return _within(Tile(64, 128, inner=64, stages=4), n)
+    warps = 8 if n >= 2048 else 4
+    return _within(Tile(128, 128, inner=64, warps=warps, stages=3), n)
 
 
-def _unit_tile(n: int, steps: int) -> Tile:
+def _flat(n: int, steps: int) -> Tile:
+    """Products of few steps a frame, each with all of a weight. Those of the transformer have the
+    same tile for any number of steps: their sums of squares go by columns of a program."""
+    if n < 4096:
+        return Tile(64, 32, inner=128, stages=4, ahead=_ahead(steps))
+    if steps <= 64:
+        return Tile(64, 32, inner=64, stages=6, ahead=8)
+    if steps <= FEW:
+        return Tile(64, 64, inner=64, stages=5, ahead=8)
+    return Tile(128, 128, inner=64, warps=8, stages=4)
+
+
+def _chunked(n: int, steps: int) -> Tile:
+    """The same, summing over more inputs."""
+    tile = Tile(64, 32, inner=128, stages=4, chunks=CHUNKS, ahead=_ahead(steps))
+    return _spread(tile, n, steps)
+
+
+def _deep(n: int, steps: int) -> Tile:
+    """The first convolution and the first transposed one."""
+    chunks = CHUNKS if n < 4096 else 2
+    if steps <= 64:
+        columns = 32 if n < 4096 else 64
+        return Tile(64, columns, inner=64, stages=6, chunks=chunks, splits=chunks, ahead=8)
+    tile = Tile(128, 128, inner=64, warps=8, stages=4, chunks=chunks)
+    return _spread(tile, n, steps, PROGRAMS // 2)
+
+
+def _wide(n: int, steps: int) -> Tile:
+    """The widest residual units."""
+    if steps <= FEW:
+        tile = Tile(64, 32, inner=64, stages=6, chunks=CHUNKS, ahead=8)
+        return _spread(tile, n, steps)
+    return Tile(64, 128, inner=64, stages=4, chunks=CHUNKS)
+
+
+def _fused(n: int, steps: int) -> Tile:
+    """Residual units, and what has so few channels that one program has them all."""
     if n <= 128:
-        return Tile(128, 128, inner=32, warps=8, stages=4)
-    return Tile(64, 128, 64, inner=64, warps=4, stages=3)
+        return Tile(64 if steps < SPREAD_STEPS else 128, 64, 32, inner=32, stages=4)
+    return Tile(64, 128, 64, inner=64, stages=3)
+
+
+def _spread(tile: Tile, n: int, steps: int, programs: int = PROGRAMS) -> Tile:
+    """A program for each chunk where the tiles alone are fewer than ``programs``."""
+    tiles = -(-n // tile.columns) * -(-steps // tile.steps)
+    return replace(tile, splits=tile.chunks) if tiles < programs else tile
+
+
+def _ahead(steps: int) -> int:
+    return 8 if steps <= FEW else 0
 
 
 def _within(tile: Tile, n: int) -> Tile:

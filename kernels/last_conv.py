@@ -1,4 +1,9 @@
-"""The last convolution of a codec, to one channel, and tanh: bound by reading its inputs once."""
+"""The last convolution of a codec, to one channel, and tanh.
+
+Its inputs are wide and it has one output, so the kernel that makes an input step multiplies it with
+all taps at once (``conv``'s ``tapped``) and only those products are kept: a sample is a sum along
+their diagonal.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,36 @@ import torch
 import triton
 import triton.language as tl
 
-from .rounding import launch_options
+from .conv import ConvWeight, prepare_conv
+from .rounding import launch_options, let_next_start, wait_for_previous
+
+STEP = 8
+"""Products that are kept of a step: room for so many taps."""
 
 
-@triton.jit(do_not_specialize=["length", "a_steps", "total"])
+def prepare_taps(weight: torch.Tensor) -> ConvWeight:
+    """``weight`` [1, inputs, taps], at most 8 taps, as 16 outputs of a step: a tap each."""
+    _, inputs, taps = weight.shape
+    if taps > STEP:
+        raise ValueError(f"{taps} taps do not fit {STEP}")
+    padded = torch.zeros(16, inputs, 1, device=weight.device)
+    padded[:taps, :, 0] = weight[0].t()
+    return prepare_conv(padded, None)
+
+
+@triton.jit(do_not_specialize=["length", "p_steps", "total"])
 def last_kernel(
-    A, a_steps, W, BIAS, OUT, length, total, C: tl.constexpr, CB: tl.constexpr,
-    TAPS: tl.constexpr, BM: tl.constexpr,
+    P, p_steps, BIAS, OUT, length, total,
+    TAPS: tl.constexpr, STEP: tl.constexpr, BM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     row = m // length
-    first = row * a_steps + (m - row * length)
-    channel = tl.arange(0, CB)
-    mask = (m < total)[:, None] & (channel < C)[None, :]
-    acc = tl.zeros([BM, CB], tl.float32)
+    first = row * p_steps + (m - row * length)
+    v = tl.zeros([BM], tl.float32) + tl.load(BIAS)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     for tap in tl.static_range(TAPS):
-        w = tl.load(W + tap * C + channel, mask=channel < C, other=0.0)
-        a = tl.load(A + (first + tap)[:, None] * C + channel[None, :], mask=mask, other=0.0)
-        acc += a.to(tl.float32) * w[None, :]
-    v = tl.sum(acc, 1) + tl.load(BIAS)
+        v += tl.load(P + (first + tap) * STEP + tap, mask=m < total, other=0.0)
     # tanh by the exponential of a value that is never positive, which cannot overflow.
     e = tl.exp(-2.0 * tl.abs(v))
     t = (1.0 - e) / (1.0 + e)
@@ -32,16 +48,24 @@ def last_kernel(
 
 
 def last_conv(
-    a: torch.Tensor, taps: torch.Tensor, bias: torch.Tensor, length: int, out: torch.Tensor
+    tapped: torch.Tensor,
+    taps: int,
+    bias: torch.Tensor,
+    length: int,
+    out: torch.Tensor,
+    *,
+    pdl: bool = False,
 ) -> None:
-    """out fp32 [rows, length] <- tanh of a convolution to one channel. ``a`` as in :func:`conv`;
-    ``taps`` fp32 [taps, inputs], the oldest first; ``bias`` fp32 [1]."""
-    rows, steps, c = a.shape
-    if steps != taps.shape[0] - 1 + length:
-        raise ValueError(f"inputs {list(a.shape)} for {taps.shape[0] - 1} + {length} steps")
-    block = 32
+    """out fp32 [rows, length] <- tanh of a convolution to one channel of ``taps`` taps.
+
+    ``tapped`` fp32 [rows, taps - 1 + length, 8], contiguous: a step's products with the taps, the
+    oldest first. ``bias`` fp32 [1].
+    """
+    rows, steps, _ = tapped.shape
+    if steps != taps - 1 + length or not tapped.is_contiguous():
+        raise ValueError(f"products {list(tapped.shape)} for {taps - 1} + {length} steps")
+    block = 256
     last_kernel[(triton.cdiv(rows * length, block),)](
-        a, steps, taps, bias, out, length, rows * length,
-        C=c, CB=triton.next_power_of_2(c), TAPS=taps.shape[0], BM=block,
-        **launch_options(warps=4),
+        tapped, steps, bias, out, length, rows * length,
+        TAPS=taps, STEP=STEP, BM=block, PDL=pdl, **launch_options(warps=8, pdl=pdl),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .rounding import launch_options
+from .rounding import launch_options, let_next_start, wait_for_previous
 from .snake import half
 
 
@@ -19,7 +19,7 @@ from .snake import half
 def ring_kernel(
     QKV, COS, SIN, SLOTS, NOW, KEYS, VALUES, OUT, scale,
     HEADS: tl.constexpr, HD: tl.constexpr, HB: tl.constexpr,
-    WINDOW: tl.constexpr, WB: tl.constexpr, FRAMES: tl.constexpr,
+    WINDOW: tl.constexpr, WB: tl.constexpr, FRAMES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0)
     head = tl.program_id(1)
@@ -37,6 +37,9 @@ def ring_kernel(
     k_even = tl.load(KEYS + even_at, mask=seen_half, other=0.0)
     k_odd = tl.load(KEYS + odd_at, mask=seen_half, other=0.0)
     v = tl.load(VALUES + value_at, mask=known[:, None] & (d < HD)[None, :], other=0.0)
+    # What was in the ring before is from calls long done: it is on its way during this wait.
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     for t in range(FRAMES):
         at = b * FRAMES + t
         q = QKV + at.to(tl.int64) * 3 * dim + head * HD
@@ -74,6 +77,8 @@ def ring_attention(
     ring: torch.Tensor,
     heads: int,
     out: torch.Tensor,
+    *,
+    pdl: bool = False,
 ) -> None:
     """out fp16 [rows * frames, dim] <- attention; the new keys and values enter ``ring``.
 
@@ -87,5 +92,5 @@ def ring_attention(
         qkv, *turn, slots, now, ring[0], ring[1], out, head_dim**-0.5,
         HEADS=heads, HD=head_dim, HB=triton.next_power_of_2(head_dim // 2),
         WINDOW=window, WB=triton.next_power_of_2(window), FRAMES=frames,
-        **launch_options(warps=4),
+        PDL=pdl, **launch_options(warps=8, pdl=pdl),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .rounding import bf16, launch_options
+from .rounding import bf16, launch_options, let_next_start, wait_for_previous
 
 _BLOCK = 1024
 
@@ -43,8 +43,9 @@ def tail_table(places: list[TailPlace], device: torch.device) -> torch.Tensor:
 
 @triton.jit
 def tails_kernel(
-    WORK, FLAT, flat_row, TABLE, SLOTS, RESET, SAVE: tl.constexpr, BLOCK: tl.constexpr
-):
+    WORK, FLAT, flat_row, TABLE, SLOTS, RESET,
+    SAVE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """grid (rows, segments)."""
     b = tl.program_id(0)
     segment = TABLE + tl.program_id(1) * 5
@@ -54,6 +55,8 @@ def tails_kernel(
     mask = i < count
     flat = FLAT + tl.load(SLOTS + b) * flat_row + start + i
     work = WORK + buffer + b.to(tl.int64) * row + i
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     if SAVE:
         tl.store(flat, tl.load(work + moved, mask=mask, other=0.0), mask=mask)
     else:
@@ -67,21 +70,26 @@ def load_tails(
     table: torch.Tensor,
     slots: torch.Tensor,
     reset: torch.Tensor,
+    pdl: bool = False,
 ) -> None:
     """The slots' tails, zeros where ``reset`` (bool [rows]), in front of every layer's steps."""
     tails_kernel[(len(slots), len(table))](
         work, flat, flat.stride(0), table, slots, reset.view(torch.uint8),
-        SAVE=False, BLOCK=_BLOCK, **launch_options(warps=4),
+        SAVE=False, BLOCK=_BLOCK, PDL=pdl, **launch_options(warps=4, pdl=pdl),
     )  # fmt: skip
 
 
 def save_tails(
-    flat: torch.Tensor, work: torch.Tensor, table: torch.Tensor, slots: torch.Tensor
+    flat: torch.Tensor,
+    work: torch.Tensor,
+    table: torch.Tensor,
+    slots: torch.Tensor,
+    pdl: bool = False,
 ) -> None:
     """The last steps of every layer's buffer become the slots' tails."""
     tails_kernel[(len(slots), len(table))](
         work, flat, flat.stride(0), table, slots, slots,
-        SAVE=True, BLOCK=_BLOCK, **launch_options(warps=4),
+        SAVE=True, BLOCK=_BLOCK, PDL=pdl, **launch_options(warps=4, pdl=pdl),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.kernels.conv import ConvWeight, prepare_conv, prepare_up
+from shoal.kernels.last_conv import prepare_taps
 
 from .config import CodecConfig
 from .decoder import DILATIONS, read_blocks
@@ -65,15 +66,18 @@ class DeviceNetwork:
     def __init__(self, config: CodecConfig, books: Codebooks, weights: Weights) -> None:
         self.config = config
         self.books = tuple(tensor.contiguous() for tensor in books.table)
-        blocks, self.norm = read_blocks(weights, "quantizer.post_module", config.pre_post)
+        blocks, norm = read_blocks(weights, "quantizer.post_module", config.pre_post)
         self.layers = tuple(_attention_layer(w) for w in blocks)
-        half = torch.arange(0, config.pre_post.head_dim, 2, device=self.norm.device).float()
+        half = torch.arange(0, config.pre_post.head_dim, 2, device=norm.device).float()
         self.frequency = 1.0 / (config.pre_post.rope_base ** (half / config.pre_post.head_dim))
         latent = config.quantizer.latent_dim
         mixes: list[tuple[ConvWeight, Mix]] = []
         for i, factor in enumerate(reversed(config.quantizer.downsample)):
             at = f"quantizer.upsample.{i}"
-            up = prepare_up(*weights.conv(f"{at}.0.conv", latent, latent, factor), factor)
+            kernel, bias = weights.conv(f"{at}.0.conv", latent, latent, factor)
+            if not i:  # the transformer's last norm
+                kernel = kernel * norm[:, None, None]
+            up = prepare_up(kernel, bias, factor)
             mixes.append((up, _mix(weights, f"{at}.1", latent)))
         self.mixes = tuple(mixes)
         channels = config.decoder_dim
@@ -92,7 +96,8 @@ class DeviceNetwork:
         self.blocks = tuple(decoder_blocks)
         end = len(config.decoder_rates) + 2
         weight, bias = weights.normed(f"decoder.model.{end}.conv", 1, channels, 7)
-        self.last = ((weight[0] / alpha[:, None]).t().contiguous(), bias)
+        self.last = prepare_taps(weight / alpha[:, None])
+        self.last_taps, self.last_bias = weight.shape[2], bias
 
 
 def _alpha(weights: Weights, at: str, channels: int) -> Tensor:

@@ -14,10 +14,21 @@ from math import prod
 import torch
 from torch import Tensor
 
-from shoal.kernels.codec_rows import depthwise_norm, embed_codes, rms_rows
-from shoal.kernels.conv import GELU, GLU, PLAIN, SNAKE, ConvWeight, Steps, Tile, conv
-from shoal.kernels.conv_tiles import FUSED_CHANNELS, tile_for
-from shoal.kernels.last_conv import last_conv
+from shoal.kernels.codec_rows import depthwise_norm, embed_codes
+from shoal.kernels.conv import (
+    GELU,
+    GLU,
+    PLAIN,
+    SNAKE,
+    ConvWeight,
+    Normed,
+    Scratch,
+    Steps,
+    Tile,
+    conv,
+)
+from shoal.kernels.conv_tiles import SCRATCH_TILES, SCRATCH_VALUES, fuses, tile_for
+from shoal.kernels.last_conv import STEP, last_conv
 from shoal.kernels.ring_attention import ring_attention
 from shoal.kernels.tails import TailPlace, begin, load_tails, save_tails, tail_table
 
@@ -94,8 +105,11 @@ class Pass:
         layout: _Layout,
         wide: Tensor,
         tiles: Callable[..., Tile],
+        scratch: Scratch | None = None,
+        pdl: bool = False,
     ) -> None:
         self._network, self._layout, self._tiles = network, layout, tiles
+        self._scratch, self._pdl = scratch, pdl
         self.rows, self.frames = rows, frames
         m, dim = rows * frames, network.config.pre_post.dim
         halves = network.config.pre_post.head_dim // 2
@@ -107,6 +121,12 @@ class Pass:
             wide[at + i * m * halves : at + (i + 1) * m * halves].view(rows, frames, halves)
             for i in range(2)
         )
+        at += 2 * m * halves
+        self._squares = [wide[at : at + m].view(1, m)]
+        for weight in (network.layers[0].wo, network.layers[0].w2):
+            at += self._squares[-1].numel()
+            groups = -(-dim // tiles(weight, m).columns)
+            self._squares.append(wide[at : at + groups * m].view(groups, m))
         self.launches: list[tuple[str, Launch]] = []
         self._build()
 
@@ -114,26 +134,28 @@ class Pass:
     def wide_floats(network: DeviceNetwork, m: int) -> int:
         """fp32 values that a pass of ``m`` rows times frames takes."""
         shape = network.config.pre_post
-        return m * (4 * shape.dim + shape.head_dim)
+        return m * (4 * shape.dim + shape.head_dim + 1 + 2 * (shape.dim // 16))
 
     def _conv(self, name: str, a: Tensor, weight: ConvWeight, length: int, **how: object) -> None:
         kind = {"glu": how.get("act") == GLU, "unit": how.get("unit") is not None}
         tile = self._tiles(weight, self.rows * length, **kind)
-        self.launches.append((name, lambda: conv(a, weight, length, tile, **how)))
+        more = {"scratch": self._scratch, "pdl": self._pdl}
+        self.launches.append((name, lambda: conv(a, weight, length, tile, **how, **more)))
 
     def _build(self) -> None:
         net, layout, rows = self._network, self._layout, self.rows
         latent = net.config.quantizer.latent_dim
         m, dim = self._x.shape
-        self._normed = layout.take(m, dim)
+        self._half = layout.take(m, dim)
         self._mixed = layout.take(m, dim)
         self._inner = layout.take(m, net.config.pre_post.intermediate)
         length = self.frames
-        x = self._normed.view(rows, length, dim)
+        x = self._half.view(rows, length, dim)
         for i, (up, mix) in enumerate(net.mixes):
             factor = up.outputs // latent
             tail = layout.padded(rows, mix.taps[0].shape[0] - 1, length * factor, latent)
-            self._conv(f"upsample {i}", x, up, length, out=tail.fresh)
+            norm = None if i else self._normed_by(2)
+            self._conv(f"upsample {i}", x, up, length, normed=norm, out=tail.fresh)
             length *= factor
             last = i == len(net.mixes) - 1
             target = layout.padded(rows, net.first.past if last else 0, length, latent)
@@ -143,9 +165,8 @@ class Pass:
         self._conv("first", x, net.first, length, alpha=net.first_after, snaked=snaked.fresh)
         for i, block in enumerate(net.blocks):
             following = net.blocks[i + 1].up.past if i + 1 < len(net.blocks) else None
-            past = net.last[0].shape[0] - 1 if following is None else following
-            snaked, length = self._block(f"block {i + 1}", block, snaked, length, past)
-        self._snaked, self._length = snaked, length
+            snaked, length = self._block(f"block {i + 1}", block, snaked, length, following)
+        self._tapped, self._length = snaked, length
 
     def _mix(self, name: str, a: Padded, mix: Mix, length: int, target: Padded) -> None:
         rows, channels = self.rows, a.data.shape[2]
@@ -155,16 +176,17 @@ class Pass:
         self.launches.append(
             (
                 f"{name} depthwise",
-                lambda: depthwise_norm(steps, rows, length, mix.taps, mix.norm, y),
+                lambda: depthwise_norm(steps, rows, length, mix.taps, mix.norm, y, pdl=self._pdl),
             )
         )
         self._conv(f"{name} widen", y, mix.widen, length, act=GELU, out=whole(inner))
         self._conv(f"{name} narrow", inner, mix.narrow, length, residual=a.fresh, out=target.fresh)
 
     def _block(
-        self, name: str, block: Block, a: Padded, length: int, past: int
+        self, name: str, block: Block, a: Padded, length: int, past: int | None
     ) -> tuple[Padded, int]:
-        """Returns what follows, snaked behind ``past`` steps, and its length."""
+        """Returns what follows and its length: snaked behind ``past`` steps, or for the last block
+        (None) the products of its snake with the last convolution's taps."""
         rows, layout = self.rows, self._layout
         channels = block.units[0].wide.outputs
         factor = block.up.outputs // channels
@@ -181,18 +203,25 @@ class Pass:
             alpha=block.after,
             snaked=s.fresh,
         )
-        fused = channels <= FUSED_CHANNELS
+        fused = fuses(channels, rows * out_length)
         h = None if fused else layout.take(rows, out_length, channels)
         for i, unit in enumerate(block.units):
             last = i == len(block.units) - 1
-            after = past if last else block.units[i + 1].wide.past
-            target = layout.padded(rows, after, out_length, channels)
-            ends = {
+            ends: dict[str, object] = {
                 "residual": whole(x),
                 "out": None if last else whole(x),
                 "alpha": unit.after,
-                "snaked": target.fresh,
             }
+            if last and past is None:
+                # fp32, in the place of two fp16 each.
+                net = self._network
+                target = layout.padded(rows, net.last_taps - 1, out_length, 2 * STEP)
+                target = Padded(target.data.view(torch.float32), target.past)
+                ends |= {"taps": net.last, "tapped": target.fresh}
+            else:
+                after = block.units[i + 1].wide.past if not last else past or 0
+                target = layout.padded(rows, after, out_length, channels)
+                ends["snaked"] = target.fresh
             if h is None:
                 self._conv(
                     f"{name} unit {i}",
@@ -218,33 +247,43 @@ class Pass:
         def product(a: Tensor, weight: ConvWeight, out: Tensor, **how: object) -> Launch:
             tile = self._tiles(weight, m, glu=how.get("act") == GLU)
             target = Steps(out, out.shape[1])
-            return lambda: conv(a[None], weight, m, tile, out=target, **how)
+            more = {"scratch": self._scratch, "pdl": self._pdl}
+            return lambda: conv(a[None], weight, m, tile, out=target, **how, **more)
 
-        residual = Steps(self._x, dim)
+        def onto(which: int) -> dict[str, object]:
+            return {
+                "residual": Steps(self._x, dim),
+                "halved": Steps(self._half, dim),
+                "squares": self._squares[which],
+            }
+
         for i, layer in enumerate(net.layers):
-            if i:
-                yield "norm", lambda: rms_rows(self._x, self._normed, shape.norm_eps, None)
-            yield "qkv", product(self._normed, layer.wqkv, self._qkv)
+            before = self._normed_by(2 if i else 0)
+            yield "qkv", product(self._half, layer.wqkv, self._qkv, normed=before)
             ring = rings[i]
             yield (
                 "attention",
                 lambda ring=ring: ring_attention(
-                    self._qkv, self.turn, slots, now, ring, shape.heads, self._mixed
+                    self._qkv, self.turn, slots, now, ring, shape.heads, self._mixed, pdl=self._pdl
                 ),
             )
-            yield "wo", product(self._mixed, layer.wo, self._x, residual=residual)
-            yield "norm", lambda: rms_rows(self._x, self._normed, shape.norm_eps, None)
-            yield "w13", product(self._normed, layer.w13, self._inner, act=GLU)
-            yield "w2", product(self._inner, layer.w2, self._x, residual=residual)
-        yield "norm", lambda: rms_rows(self._x, self._normed, shape.norm_eps, net.norm)
+            yield "wo", product(self._mixed, layer.wo, self._x, **onto(1))
+            after = self._normed_by(1)
+            yield "w13", product(self._half, layer.w13, self._inner, act=GLU, normed=after)
+            yield "w2", product(self._inner, layer.w2, self._x, **onto(2))
+
+    def _normed_by(self, which: int) -> Normed:
+        """By the sums of squares of the embedding (0), of ``wo`` (1) or of ``w2`` (2)."""
+        return Normed(self._squares[which], self._network.config.pre_post.norm_eps)
 
     def embed(self, codes: Tensor) -> None:
         table, first, last = self._network.books
-        eps = self._network.config.pre_post.norm_eps
-        embed_codes(codes, table, first, last, self._x, self._normed, eps)
+        squares = self._squares[0]
+        embed_codes(codes, table, first, last, self._x, self._half, squares, pdl=self._pdl)
 
     def sound(self, out: Tensor) -> None:
-        last_conv(self._snaked.data, *self._network.last, self._length, out)
+        net = self._network
+        last_conv(self._tapped.data, net.last_taps, net.last_bias, self._length, out, pdl=self._pdl)
 
 
 class DeviceStreams:
@@ -258,8 +297,13 @@ class DeviceStreams:
         *,
         pass_frames: int = PASS_FRAMES,
         tiles: Callable[..., Tile] = tile_for,
+        pdl: bool = True,
     ) -> None:
+        """``pdl``: programmatic dependent launch, a kernel's programs are placed while the one
+        before still runs (on a GPU)."""
         self._network, self._device, self._tiles = network, device, tiles
+        self._pdl = pdl and device.type == "cuda"
+        self._scratch = Scratch.empty(device, SCRATCH_VALUES, SCRATCH_TILES)
         self._pass_frames = pass_frames
         shape = network.config.pre_post
         counted = _Layout(None)
@@ -309,12 +353,12 @@ class DeviceStreams:
         flat = self._tails
         where = (slots, reset, self._position, now, self._network.frequency, sized.turn)
         yield "begin", lambda: begin(*where)
-        yield "load tails", lambda: load_tails(flat, work, table, slots, reset)
+        yield "load tails", lambda: load_tails(flat, work, table, slots, reset, self._pdl)
         yield "embed", lambda: sized.embed(codes.reshape(rows * frames, -1).contiguous())
         yield from sized.attend(slots, now, self._rings)
         yield from sized.launches
         yield "last", lambda: sized.sound(out)
-        yield "save tails", lambda: save_tails(flat, work, table, slots)
+        yield "save tails", lambda: save_tails(flat, work, table, slots, self._pdl)
 
     def _sized(self, rows: int, frames: int) -> tuple[Pass, Tensor, Tensor]:
         """A pass, its table of tails and its workspace.
@@ -334,7 +378,9 @@ class DeviceStreams:
         if wide > self._wide.numel():
             self._wide = torch.zeros(wide, device=self._device)
         layout = _Layout(self._work)
-        sized = Pass(network, rows, frames, layout, self._wide, self._tiles)
+        sized = Pass(
+            network, rows, frames, layout, self._wide, self._tiles, self._scratch, self._pdl
+        )
         found = sized, tail_table(layout.places, self._device), self._work
         self._passes[rows, frames] = found
         return found
