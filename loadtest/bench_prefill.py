@@ -1,6 +1,6 @@
 """Times prefill on the GPU, decode beside it, and attention to a prefix that many rows share.
 
-    python -P loadtest/bench_prefill.py [--json FILE] [--parts prefill,beside,shared,neighbours]
+    python -P -m shoal.loadtest.bench_prefill [--json FILE] [--parts prefill,beside,shared,neighbours]
 
 Random weights of S2 Pro's shape. *prefill*: an utterance of each length behind a context, recorded
 graphs against single launches, in bf16 and in FP8, and whether both write the same bits. *beside*:
@@ -34,7 +34,8 @@ from shoal.engine.cuda.weights import CudaWeights, StackWeights, device_weights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_weights
 from shoal.engine.runner import PrefillChunk
-from shoal.loadtest.bench_runner import (
+
+from .bench_runner import (
     GPU,
     ROWS,
     STEPS,

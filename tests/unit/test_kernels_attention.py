@@ -1,4 +1,4 @@
-"""Attention kernels against plain torch: paged decode, shared prefix, prefill, the fast stack."""
+"""Attention kernels against plain torch: paged decode, shared prefix, prefill."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if not torch.cuda.is_available():
 
 from shoal.kernels.attention import decode_attention
 from shoal.kernels.extend import extend_attention
-from shoal.kernels.fast_attention import fast_attention
-from shoal.kernels.heads import heads_reference, rope_tables, store_heads
+from shoal.kernels.heads import heads_reference, store_heads
 from shoal.kernels.norm import NormedRows
 from shoal.kernels.pages import (
     TILE_TOKENS,
@@ -26,31 +25,9 @@ from shoal.kernels.pages import (
     tiles_of,
 )
 from shoal.kernels.quantise import Fp8Rows, dequantise_rows
+from tests.attention import DEVICE, EPS, make_heads, random, relative
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-EPS = 1e-6
 PAGE = 32
-
-
-def relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a.double() - b.double()).norm() / b.double().norm())
-
-
-def random(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
-
-def make_heads(dim: int, qk_norm: bool, queries: int = 8, keys: int = 2) -> Heads:
-    weights = [1 + 0.2 * random(dim, seed=s) for s in (1, 2)]
-    return Heads(
-        queries,
-        keys,
-        dim,
-        EPS,
-        rope_tables(2304, dim, 1e6, DEVICE),
-        weights[0].bfloat16() if qk_norm else None,
-        weights[1].bfloat16() if qk_norm else None,
-    )
 
 
 @dataclass
@@ -361,42 +338,6 @@ def test_chunks_side_by_side_are_what_they_are_alone() -> None:
         )
 
 
-@pytest.mark.parametrize(("dim", "qk_norm"), [(128, False), (64, True)])
-def test_fast_attention_with_its_first_two_positions_merged(dim: int, qk_norm: bool) -> None:
-    heads = make_heads(dim, qk_norm)
-    m, steps, parts = 3, 4, 2
-    qkv = random(steps, parts, m, 12 * dim, seed=9)
-    keys, values = (torch.full((m, 2, 16, dim), float("nan")).bfloat16().to(DEVICE) for _ in "kv")
-
-    def run(position: int, projected: torch.Tensor, tokens: int) -> torch.Tensor:
-        rows = projected.shape[1]
-        out = torch.full((rows, 8 * dim), float("nan"), device=DEVICE).bfloat16()
-        work = (keys, values, position)
-        fast_attention(projected, None, heads, *work, out, tokens=tokens)
-        if dim == 128:
-            quantised = Fp8Rows.empty(rows, 8 * dim, DEVICE)
-            fast_attention(projected, None, heads, *work, quantised, tokens=tokens)
-            assert relative(dequantise_rows(quantised), out) < 0.032
-        return out
-
-    merged = run(0, torch.cat([qkv[0], qkv[1]], 1).contiguous(), 2)
-    later = [run(p, qkv[p], 1) for p in range(2, steps)]
-    got = torch.cat([merged.view(2, m, -1), torch.stack(later)])
-
-    x = qkv.sum(1).bfloat16().view(steps, m, 12, dim)
-    at = torch.arange(steps, device=DEVICE)
-    for row in range(m):
-        q = heads_reference(x[:, row, :8], heads.query_weight, heads.rope, at, EPS)
-        k = heads_reference(x[:, row, 8:10], heads.key_weight, heads.rope, at, EPS)
-        expected = attention_reference(q, k, x[:, row, 10:], 0).flatten(1)
-        assert relative(got[:, row], expected) < 5e-3
-
-    before = keys.clone()
-    one_by_one = [run(p, qkv[p], 1) for p in range(2)]
-    assert torch.equal(torch.stack(one_by_one), merged.view(2, m, -1))
-    assert torch.equal(keys[:, :, :2], before[:, :, :2])
-
-
 def test_pages_and_heads_that_do_not_fit_are_refused() -> None:
     step = make_step([3])
     with pytest.raises(ValueError, match="multiple of 32"):
@@ -407,5 +348,3 @@ def test_pages_and_heads_that_do_not_fit_are_refused() -> None:
     queries = torch.zeros(1, 8, 64, dtype=torch.bfloat16, device=DEVICE)
     with pytest.raises(ValueError, match="no quantisation group"):
         extend_attention(queries, heads, pages, pages, step.tables, laid_out((0, 1), rows=1), out)
-    with pytest.raises(ValueError, match="no quantisation group"):
-        fast_attention(queries.view(1, 1, 512), None, heads, pages, pages, 0, out)
