@@ -143,7 +143,8 @@ def main() -> int:
         for block in (32, 64):
             for split in (128, 256, 512):
                 name = f"{block},{split},{stages}"
-                command = [sys.executable, "-P", "-m", "shoal.loadtest.check_attention", "--one", name]
+                module = "shoal.loadtest.check_attention"
+                command = [sys.executable, "-P", "-m", module, "--one", name]
                 if args.sanitizer:
                     command = [args.sanitizer, "--error-exitcode", "9", *command, "--few"]
                 done = subprocess.run(command, capture_output=True, text=True)
