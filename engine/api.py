@@ -265,6 +265,19 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TierStats:
+    """One tier of the voice cache. ``promotions``: entries taken up from the tier below."""
+
+    entries: int = 0
+    bytes: int = 0
+    limit_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    promotions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot for metrics; cheap to take from any thread."""
 
@@ -274,9 +287,14 @@ class EngineStats:
     oldest_wait_s: float = 0.0
     pages_used: int = 0
     pages_total: int = 0
-    prefix_entries: int = 0
-    prefix_hits: int = 0
-    prefix_misses: int = 0
+    hot: TierStats = TierStats()
+    """Voices as KV on the device: a promotion is a prefill of known codes."""
+    warm: TierStats = TierStats()
+    """Voices as codes in the host's memory: a promotion was read from disk."""
+    cold: TierStats = TierStats()
+    """Codes on disk. Those beside stored recordings count as hits, but not as entries."""
+    encoded: int = 0
+    """Voices whose recordings had to go through the codec."""
     steps: int = 0
     frames: int = 0
     cut_off: int = 0

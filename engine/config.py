@@ -34,8 +34,8 @@ class Limits:
     """Columns that one prefill call computes before the prefill thread looks for shorter work."""
     prefix_share: float = 0.7
     """Of a context, what a voice may take at most: the rest is for what is said."""
-    prefixes: int = 64
-    """Prefilled voices kept; the least recently used one goes first."""
+    prefix_bytes: int | None = None
+    """KV that prefilled voices which nobody uses may keep. None: half of all pages."""
     frames_per_byte: float = 6.0
     """A segment of n bytes of text is cut off after ``frames_base + n * frames_per_byte``."""
     frames_base: int = 60
@@ -61,6 +61,8 @@ class EngineConfig:
     """KV pages; the runner's own choice when not given."""
     voices_dir: Path | None = None
     """The voice store. None: no store, only references sent along."""
-    voice_cache_bytes: int = 64 << 20
-    """Prepared reference codes kept in memory."""
+    warm_voice_bytes: int = 64 << 20
+    """Codes and transcripts of prepared voices kept in the host's memory."""
+    cold_voice_bytes: int = 256 << 20
+    """Codes, kept on disk in ``voices_dir``, of recordings that came with a request; 0: none."""
     limits: Limits = field(default_factory=Limits)

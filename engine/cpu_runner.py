@@ -80,6 +80,11 @@ class CpuRunner:
             max_positions=config.max_seq_len,
             end_token=model.end_token,
             pcm_batch_frames=PCM_BATCH_FRAMES,
+            page_bytes=8
+            * config.slow.layers
+            * config.slow.kv_heads
+            * page_tokens
+            * config.slow.head_dim,
         )
         stack = config.slow
         self._group = stack.heads // stack.kv_heads

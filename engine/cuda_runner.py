@@ -82,8 +82,8 @@ class CudaRunner:
         self._codec = codec
         slow = config.slow
         max_pages = -(-config.max_seq_len // PAGE_TOKENS)
+        page_bytes = 4 * slow.layers * slow.kv_heads * PAGE_TOKENS * slow.head_dim
         if pages is None:
-            page_bytes = 4 * slow.layers * slow.kv_heads * PAGE_TOKENS * slow.head_dim
             free, _ = torch.cuda.mem_get_info(device)
             pages = min(slots * max_pages, int(free * _MEMORY_SHARE) // page_bytes)
         self._spec = RunnerSpec(
@@ -96,6 +96,7 @@ class CudaRunner:
             max_positions=config.max_seq_len,
             end_token=weights.end_token,
             pcm_batch_frames=PCM_BATCH_FRAMES,
+            page_bytes=page_bytes,
         )
         pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, device)
         state = SlotState(slots, config.codebooks, max_pages, pages, device)

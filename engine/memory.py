@@ -13,11 +13,23 @@ from collections import Counter, OrderedDict
 from .api import StreamId
 from .pages import PagePool
 from .prefixes import Prefix, PrefixCache, PrefixKey
+from .runner import RunnerSpec
 from .streams import Context, Stream
 
 
+def prefix_pages(spec: RunnerSpec, limit_bytes: int | None) -> int:
+    """How many pages prefixes that nobody uses may keep: ``limit_bytes`` of them, or half of all.
+
+    Half, because whoever speaks needs room beside the voices; without a limit, voices that will
+    not be asked for again would push out the contexts of streams that rest between two turns.
+    """
+    if limit_bytes is None or not spec.page_bytes:
+        return spec.pages // 2
+    return min(spec.pages, limit_bytes // spec.page_bytes)
+
+
 class Memory:
-    """``page_tokens`` positions a page."""
+    """``page_tokens`` positions a page; ``prefix_limit`` in pages."""
 
     def __init__(self, pages: int, page_tokens: int, prefix_limit: int) -> None:
         self.page_tokens = page_tokens
@@ -137,11 +149,12 @@ class Memory:
 
     def _evictable(self) -> int:
         """Pages that would be free without the idle contexts and the unpinned prefixes."""
-        idle = Counter(self.prefixes.evictable_pages())
+        idle: Counter[int] = Counter()
         for stream in self._idle.values():
             if stream.last_step <= self.collected:
                 assert stream.context is not None
                 idle.update(stream.context.pages)
+        idle.update(list(self.prefixes.evictable_pages(idle)))
         return sum(self.pool.holders(page) == held for page, held in idle.items())
 
     def _evict_idle_context(self) -> bool:

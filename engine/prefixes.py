@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from .api import TierStats
 from .pages import PagePool
 from .runner import Int32Array
 
@@ -37,14 +38,22 @@ class Prefix:
 
 
 class PrefixCache:
-    """Least recently used first out. An entry holds its pages; so do the contexts built on it."""
+    """Least recently used first out. An entry holds its pages; so do the contexts built on it, and
+    while any does the entry stays: letting it go would free nothing.
+
+    ``limit`` in pages. Entries in use may exceed it; nothing else does.
+    """
 
     def __init__(self, pool: PagePool, limit: int) -> None:
         self._pool = pool
         self._limit = limit
         self._entries: OrderedDict[PrefixKey, Prefix] = OrderedDict()
+        self._pages = 0
+        self._evictions = 0
         self.hits = 0
         self.misses = 0
+        self.written = 0
+        """Prefixes whose KV was, or is being, computed from their columns."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,28 +68,53 @@ class PrefixCache:
     def add(self, key: PrefixKey, length: int, pages: tuple[int, ...]) -> Prefix:
         """Take over ``pages``, which the caller holds once."""
         assert key not in self._entries
-        while len(self._entries) >= self._limit and self.evict_one():
+        while self._pages + len(pages) > self._limit and self.evict_one():
             pass
         entry = self._entries[key] = Prefix(key, length, pages)
+        self._pages += len(pages)
+        self.written += 1
         return entry
 
     def drop(self, key: PrefixKey) -> None:
         """Forget an entry whose prefill failed."""
         entry = self._entries.pop(key, None)
         if entry is not None:
-            self._pool.release(entry.pages)
+            self._let_go(entry)
 
-    def evictable_pages(self) -> Iterator[int]:
-        """The pages of every entry that :meth:`evict_one` could let go, one after another."""
+    def evictable_pages(self, resting: Mapping[int, int]) -> Iterator[int]:
+        """The pages of every entry that :meth:`evict_one` could let go, one after another, once
+        each page has lost ``resting`` of its holders."""
         for entry in self._entries.values():
-            if entry.ready and not entry.pinned:
+            if self._idle(entry, resting):
                 yield from entry.pages
 
     def evict_one(self) -> bool:
-        """Let go of the least recently used entry that is ready and not pinned."""
+        """Let go of the least recently used entry that is ready, not pinned and not in use."""
         for key, entry in self._entries.items():
-            if entry.ready and not entry.pinned:
+            if self._idle(entry, {}):
                 del self._entries[key]
-                self._pool.release(entry.pages)
+                self._let_go(entry)
+                self._evictions += 1
                 return True
         return False
+
+    def stats(self, page_bytes: int) -> TierStats:
+        """``page_bytes``: what one page takes on the device."""
+        return TierStats(
+            entries=len(self._entries),
+            bytes=self._pages * page_bytes,
+            limit_bytes=self._limit * page_bytes,
+            hits=self.hits,
+            misses=self.misses,
+            evictions=self._evictions,
+            promotions=self.written,
+        )
+
+    def _idle(self, entry: Prefix, resting: Mapping[int, int]) -> bool:
+        if entry.pinned or not entry.ready:
+            return False
+        return all(self._pool.holders(page) == 1 + resting.get(page, 0) for page in entry.pages)
+
+    def _let_go(self, entry: Prefix) -> None:
+        self._pages -= len(entry.pages)
+        self._pool.release(entry.pages)

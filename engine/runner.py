@@ -45,6 +45,8 @@ class RunnerSpec:
     pcm_batch_frames: tuple[int, ...]
     """Frame counts per slot that ``vocode`` is fast at (CUDA graphs), ascending; a CPU takes any
     up to the last."""
+    page_bytes: int = 0
+    """What a page's keys and values take; 0 where nobody counts."""
 
 
 @dataclass(frozen=True, slots=True)

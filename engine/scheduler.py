@@ -46,7 +46,7 @@ from .jobs import (
     VoiceFailed,
     VoiceReady,
 )
-from .memory import Memory
+from .memory import Memory, prefix_pages
 from .prefixes import Prefix
 from .runner import Int32Array, RunnerSpec, StepPlan, StepResult
 from .streams import Phase, Stream
@@ -71,7 +71,9 @@ class Scheduler:
         self._defaults = defaults
         self._fresh_seed = fresh_seed
         self.out = Outgoing()
-        self._memory = Memory(spec.pages, spec.page_tokens, limits.prefixes)
+        self._memory = Memory(
+            spec.pages, spec.page_tokens, prefix_pages(spec, limits.prefix_bytes)
+        )
         self._batch = Batch(
             spec, limits, self._memory, defaults.closing, defaults.max_context, self.out
         )
@@ -385,9 +387,7 @@ class Scheduler:
             oldest_wait_s=max(waits, default=0.0),
             pages_used=memory.pool.total - memory.pool.free,
             pages_total=memory.pool.total,
-            prefix_entries=len(memory.prefixes),
-            prefix_hits=memory.prefixes.hits,
-            prefix_misses=memory.prefixes.misses,
+            hot=memory.prefixes.stats(self._spec.page_bytes),
             steps=self._batch.steps,
             frames=self._batch.frames,
             cut_off=self._batch.cut_off,

@@ -138,7 +138,7 @@ class SpeechEngine:
             self._prompt,
             self._store,
             self._fingerprint,
-            self._config.voice_cache_bytes,
+            self._config.warm_voice_bytes,
             self._to_voice,
             self._to_encode.put,
             self._inbox.put,

@@ -6,14 +6,14 @@ asks for it. Nothing here is global: two servers in one process have two of thes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shoal.engine.api import EngineStats, Timing
+from shoal.engine.api import EngineStats, TierStats, Timing
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 TTFA_PARTS: Final = ("wait", "prefill", "first_frame", "codec", "send")
@@ -103,7 +103,6 @@ class _EngineCollector(Collector):
             ("queue_age_seconds", "Longest wait for a slot at the moment", now.oldest_wait_s),
             ("kv_pages_used", "Pages of the KV cache in use", now.pages_used),
             ("kv_pages", "Pages of the KV cache", now.pages_total),
-            ("prefix_entries", "Voice prefixes in the cache", now.prefix_entries),
             ("step_seconds", "The last decode step", now.last_step_s),
             ("engine_lead_seconds", "Least audio ahead of real time of any turn", now.min_lead_s),
         ):
@@ -111,7 +110,33 @@ class _EngineCollector(Collector):
         for name, text, value in (
             ("steps", "Decode steps", now.steps),
             ("frames", "Codec frames generated", now.frames),
-            ("prefix_hits", "Voice prefixes found in the cache", now.prefix_hits),
-            ("prefix_misses", "Voice prefixes that had to be prefilled", now.prefix_misses),
+            ("voices_encoded", "Voices whose recordings went through the codec", now.encoded),
         ):
             yield CounterMetricFamily(f"shoal_{name}", text, value)
+        yield from _voice_tiers({"hot": now.hot, "warm": now.warm, "cold": now.cold})
+
+
+def _voice_tiers(tiers: Mapping[str, TierStats]) -> Iterator[Metric]:
+    """One metric a figure, its samples labelled by tier."""
+    labels = ("tier",)
+    gauges = (
+        ("entries", "Voices in a tier of the cache: hot (KV), warm (memory), cold (disk)"),
+        ("bytes", "What they take"),
+        ("limit_bytes", "What they may take"),
+    )
+    counters = (
+        ("hits", "Voices found in a tier"),
+        ("misses", "Voices looked for in a tier that were not there"),
+        ("evictions", "Voices that a tier let go for room"),
+        ("promotions", "Voices that a tier took up from the one below it"),
+    )
+    for name, text in gauges:
+        gauge = GaugeMetricFamily(f"shoal_voice_{name}", text, labels=labels)
+        for tier, stats in tiers.items():
+            gauge.add_metric((tier,), getattr(stats, name))
+        yield gauge
+    for name, text in counters:
+        counter = CounterMetricFamily(f"shoal_voice_{name}", text, labels=labels)
+        for tier, stats in tiers.items():
+            counter.add_metric((tier,), getattr(stats, name))
+        yield counter

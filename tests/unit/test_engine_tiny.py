@@ -117,9 +117,9 @@ def test_eight_streams_on_one_voice_hold_its_prefix_once_and_share_every_step(ti
     assert max(len(plan.slots) for plan in plans) == 8
     tiny.quiet()
     after = tiny.engine.stats()
-    assert after.prefix_misses == held.prefix_misses
-    assert after.prefix_hits > held.prefix_hits
-    assert (after.prefix_entries, after.pages_used) == (held.prefix_entries, held.pages_used)
+    assert after.hot.misses == held.hot.misses
+    assert after.hot.hits > held.hot.hits
+    assert (after.hot.entries, after.pages_used) == (held.hot.entries, held.pages_used)
 
 
 def test_a_seed_gives_the_same_codes_alone_and_beside_seven_others(tiny: Live) -> None:

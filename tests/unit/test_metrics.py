@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal.engine.api import EngineStats, Timing
+from shoal.engine.api import EngineStats, TierStats, Timing
 from shoal.realtime.metrics import TTFA_PARTS, Metrics
 
 
@@ -45,6 +45,19 @@ def test_the_engine_is_asked_at_each_scrape_and_not_before() -> None:
     assert (page["shoal_streams_waiting"], page["shoal_queue_age_seconds"]) == (2, 0.5)
     assert (page["shoal_step_seconds"], page["shoal_engine_lead_seconds"]) == (0.02, 0.3)
     assert (page["shoal_frames_total"], page["shoal_kv_pages"]) == (7, 9)
+
+
+def test_every_tier_of_the_voice_cache_has_its_figures() -> None:
+    tiers = [TierStats(*range(first, first + 7)) for first in (1, 11, 21)]
+    page = values(Metrics(lambda: EngineStats(hot=tiers[0], warm=tiers[1], cold=tiers[2]), 1))
+    for tier, first in (("hot", 1), ("warm", 11), ("cold", 21)):
+        label = f"{{tier={tier}}}"
+        gauges = [page[f"shoal_voice_{name}{label}"] for name in ("entries", "bytes", "limit_bytes")]
+        counters = [
+            page[f"shoal_voice_{name}_total{label}"]
+            for name in ("hits", "misses", "evictions", "promotions")
+        ]
+        assert gauges + counters == list(range(first, first + 7))
 
 
 def test_time_to_first_audio_is_split_into_its_parts() -> None:

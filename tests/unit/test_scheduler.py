@@ -47,7 +47,7 @@ def test_eight_streams_on_one_voice_hold_one_prefix_and_share_every_step() -> No
     streams = [rig.open("ann") for _ in range(8)]
     rig.turns(3)
     stats = rig.scheduler.stats(rig.clock(), 0.0)
-    assert stats.prefix_entries == 2 and stats.pages_used == 1 + 3
+    assert stats.hot.entries == 2 and stats.pages_used == 1 + 3
     assert sum(len(chunk.columns) == 20 for chunk in rig.runner.log.prefilled) == 1
     for stream in streams:
         rig.say(stream, "say 30")

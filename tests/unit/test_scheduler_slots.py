@@ -109,7 +109,7 @@ def test_an_idle_voice_is_evicted_under_pressure_and_prefilled_again_on_demand()
     idle = [rig.open(f"voice number {number}") for number in range(6)]
     rig.turns(20)
     assert all(list(rig.events_of(stream)) for stream in idle)
-    assert rig.scheduler.stats(rig.clock(), 0.0).prefix_entries < 7
+    assert rig.scheduler.stats(rig.clock(), 0.0).hot.entries < 7
     for number, stream in enumerate(idle):
         rig.say(stream, "say 10")
         rig.until(lambda stream=stream: rig.heard[stream].done)

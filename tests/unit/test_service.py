@@ -231,7 +231,7 @@ def test_stored_voices_speak_and_are_listed(tmp_path: Path) -> None:
         assert one == two != default
         end = desk.takes[nobody].end
         assert isinstance(end, Failed) and end.message.startswith("Reference not found")
-        assert desk.engine.stats().prefix_entries == 2
+        assert desk.engine.stats().hot.entries == 2
     finally:
         desk.engine.stop()
 
@@ -318,7 +318,7 @@ def test_many_lives_on_threads_leave_nothing_behind(desk: Scripted) -> None:
         marks = [event for event in take.events if isinstance(event, Flushed)]
         assert all(mark.at_samples <= end.samples for mark in marks)
     stats = desk.engine.stats()
-    assert (stats.slots_busy, stats.streams_open, stats.prefix_entries) == (0, 0, 1)
+    assert (stats.slots_busy, stats.streams_open, stats.hot.entries) == (0, 0, 1)
     default = desk.scripted.log.prefilled[0]
     assert stats.pages_used == len(default.table)
 
