@@ -123,7 +123,7 @@ def assert_at_rest(rig: Rig) -> None:
     stats = rig.scheduler.stats(rig.clock(), 0.0)
     assert (stats.slots_busy, stats.streams_open, stats.streams_waiting) == (0, 0, 0)
     memory = rig.scheduler._memory  # pyright: ignore[reportPrivateUsage]
-    held = list(memory.prefixes.evictable_pages())
+    held = list(memory.prefixes.evictable_pages({}))
     assert memory.promised == 0
     assert len(set(held)) == len(held)
     default = memory.pages_for(len("system"))
