@@ -54,9 +54,10 @@ class SpeechEngine:
         config: EngineConfig,
         progress: Progress | None = None,
         model: LoadedModel | None = None,
+        store: VoiceStore | None = None,
     ) -> None:
-        """Raises :class:`.checkpoint.CheckpointError`. ``model``: instead of the one that
-        ``config`` names."""
+        """Raises :class:`.checkpoint.CheckpointError`. ``model`` and ``store``: instead of those
+        that ``config`` names."""
         say: Progress = progress or _silent
         loaded = model or load_model(config, say)
         voice, tokenizer = loaded.voice, loaded.tokenizer
@@ -69,7 +70,9 @@ class SpeechEngine:
             tokenizer, spec.codebooks, loaded.config.semantic_ids(tokenizer.semantic)
         )
         self._voice = voice
-        self._store = None if config.voices_dir is None else VoiceStore(config.voices_dir)
+        self._store = store
+        if store is None and config.voices_dir is not None:
+            self._store = VoiceStore(config.voices_dir)
         self._info = EngineInfo(
             model=loaded.name,
             sample_rate=spec.sample_rate,

@@ -74,6 +74,10 @@ class VoiceStore:
             with suppress(OSError), self._locked():  # a folder that only others may write
                 pass
 
+    @property
+    def root(self) -> Path:
+        return self._root
+
     def add(
         self, voice_id: str, references: Sequence[Reference], *, replace: bool = False
     ) -> VoiceInfo:

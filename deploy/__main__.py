@@ -1,0 +1,72 @@
+"""``shoal cluster``: several replicas on this machine behind one address."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+LAPTOP = Path(__file__).parent / "laptop.yaml"
+FOLDER = Path("/tmp") / f"shoal-cluster-{os.getuid()}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="shoal cluster", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="start it, or bring it to another config")
+    up.add_argument("--config", type=Path, default=LAPTOP, metavar="FILE", help="a Serve config")
+    up.add_argument("--port", type=int, help="instead of the config's")
+    up.add_argument("--replicas", type=int, metavar="N", help="instead of the config's")
+    up.add_argument("--cpus", type=int, default=os.cpu_count() or 1, metavar="N")
+    actions.add_parser("status", help="say what runs")
+    actions.add_parser("down", help="stop it")
+    flags = parser.parse_args(argv)
+    try:
+        from . import cluster
+    except ModuleNotFoundError as missing:
+        print(f"shoal: no {missing.name} here: pip install 'shoal[cluster]'", file=sys.stderr)
+        return 1
+    place = cluster.Place(FOLDER)
+    try:
+        return _do(flags, place)
+    except cluster.ClusterError as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as missing:
+        print(f"shoal: no {missing.name} here: pip install 'shoal[cluster]'", file=sys.stderr)
+        return 1
+
+
+def _do(flags: argparse.Namespace, place: cluster.Place) -> int:  # noqa: F821
+    from . import cluster
+
+    match flags.action:
+        case "up":
+            config = cluster.read_config(flags.config)
+            app = config["applications"][0]
+            if flags.port is not None:
+                config.setdefault("http_options", {})["port"] = flags.port
+            if flags.replicas is not None:
+                app["deployments"][0]["num_replicas"] = flags.replicas
+                app["deployments"][0].pop("autoscaling_config", None)
+            if not cluster.runs(place):
+                cluster.start(place, flags.cpus)
+            cluster.deploy(place, config)
+            now = cluster.wait_until_running(place, app["name"])
+            port = config.get("http_options", {}).get("port", 8000)
+            print(f"shoal speaks at http://127.0.0.1:{port} ({now.running} replicas)")
+        case "status":
+            for name, now in cluster.statuses(place).items():
+                states = ", ".join(f"{count} {state}" for state, count in now.replicas.items())
+                print(f"{name}: {now.app} ({states or 'no replicas'})")
+        case _:
+            if not cluster.stop(place):
+                print("shoal: no cluster runs", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""A cluster on one machine: started, asked, and stopped. Blocking; called by the command.
+
+Ray's head runs as one child in a session of its own, whose id is all that is kept between
+commands. Only processes of that session are ever ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+
+from .haproxy import Ports, haproxy_environment
+
+START_S: Final = 60.0
+READY_S: Final = 600.0
+STOP_S: Final = 20.0
+POLL_S: Final = 0.2
+SERVE_NAMESPACE: Final = "serve"
+OBJECT_STORE_BYTES: Final = 100 << 20
+
+
+class ClusterError(Exception):
+    """It cannot be done; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a cluster of this machine calls its own."""
+
+    folder: Path
+    ray_port: int = 6379
+    ports: Ports = Ports()
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "cluster.json"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ray_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """``replicas`` counts them by state, as Ray names it."""
+
+    app: str
+    message: str
+    replicas: dict[str, int]
+
+    @property
+    def running(self) -> int:
+        return self.replicas.get("RUNNING", 0)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """:raises ClusterError: there is no such file, or no YAML in it."""
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ClusterError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ClusterError(f"{path} is no YAML") from error
+    if not isinstance(config, dict) or "applications" not in config:
+        raise ClusterError(f"{path} names no applications")
+    return cast("dict[str, Any]", config)
+
+
+def start(place: Place, cpus: int) -> None:
+    """Start Ray's head.
+
+    :raises ClusterError: it runs already, or it does not start.
+    """
+    if _session(place) is not None:
+        raise ClusterError("the cluster runs already: shoal cluster down")
+    place.folder.mkdir(parents=True, exist_ok=True)
+    environment = haproxy_environment(
+        place.ports, threads=1, drain_s=2.0, run_dir=f"/tmp/shoal-ha-{place.ray_port}"
+    )
+    with (place.folder / "ray.log").open("wb") as log:
+        child = subprocess.Popen(
+            [
+                "env",
+                *(f"{name}={value}" for name, value in environment.items()),
+                *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+                f"--port={place.ray_port}",
+                f"--num-cpus={cpus}",
+                f"--temp-dir={place.folder / 'ray'}",
+                f"--object-store-memory={OBJECT_STORE_BYTES}",
+                "--include-dashboard=false",
+                "--disable-usage-stats",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    place.state.write_text(json.dumps({"session": child.pid}), encoding="utf-8")
+    limit_s = time.monotonic() + START_S
+    while b"Ray runtime started" not in (place.folder / "ray.log").read_bytes():
+        if child.poll() is not None or time.monotonic() > limit_s:
+            stop(place)
+            raise ClusterError(f"Ray did not start: see {place.folder / 'ray.log'}")
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def _connected(place: Place) -> Iterator[None]:
+    import ray
+
+    if _session(place) is None:
+        raise ClusterError("no cluster runs: shoal cluster up")
+    ray.init(
+        address=place.address,
+        namespace=SERVE_NAMESPACE,
+        log_to_driver=False,
+        logging_level="ERROR",
+        configure_logging=False,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def deploy(place: Place, config: dict[str, Any]) -> None:
+    """Bring the cluster to ``config``; a running one is updated replica by replica.
+
+    :raises ClusterError: no cluster runs, or Ray refuses the config.
+    """
+    from pydantic import ValidationError
+    from ray import serve
+    from ray.serve.schema import ServeDeploySchema
+
+    try:
+        schema = ServeDeploySchema.model_validate(config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise ClusterError(f"{where}: {first['msg']}") from error
+    with _connected(place):
+        serve.start(
+            proxy_location=schema.proxy_location.value,
+            http_options=schema.http_options.model_dump(),
+        )
+        from ray.serve.context import _get_global_client  # what Ray's own `serve run` calls
+
+        cast("Any", _get_global_client()).deploy_apps(schema)
+
+
+def statuses(place: Place) -> dict[str, Status]:
+    """By the app's name.
+
+    :raises ClusterError: no cluster runs.
+    """
+    from ray import serve
+
+    with _connected(place):
+        answer = serve.status()
+        return {name: _status(answer, name) for name in answer.applications}
+
+
+def runs(place: Place) -> bool:
+    return _session(place) is not None
+
+
+def _status(answer: Any, app: str) -> Status:
+    found = answer.applications.get(app)
+    if found is None:
+        return Status("NOT_STARTED", "", {})
+    replicas: dict[str, int] = {}
+    messages = [found.message]
+    for deployment in found.deployments.values():
+        messages.append(deployment.message)
+        for state, number in deployment.replica_states.items():
+            name = str(getattr(state, "value", state))
+            replicas[name] = replicas.get(name, 0) + int(number)
+    text = " ".join(message for message in messages if message)
+    return Status(str(getattr(found.status, "value", found.status)), text, replicas)
+
+
+def wait_until_running(
+    place: Place, app: str, limit_s: float = READY_S, seen: Callable[[Status], None] | None = None
+) -> Status:
+    """Until every replica of the config runs and no old one is left.
+
+    :raises ClusterError: it did not come to that in time, or Ray gave up.
+    """
+    from ray import serve
+
+    limit = time.monotonic() + limit_s
+    with _connected(place):
+        while True:
+            now = _status(serve.status(), app)
+            if seen is not None:
+                seen(now)
+            if now.app == "RUNNING":
+                return now
+            if now.app == "DEPLOY_FAILED" or time.monotonic() > limit:
+                raise ClusterError(f"{app}: {now.app}: {now.message}")
+            time.sleep(POLL_S)
+
+
+def stop(place: Place) -> bool:
+    """End the cluster with all its processes; False when none ran."""
+    session = _session(place)
+    if session is None:
+        place.state.unlink(missing_ok=True)
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(session, signal.SIGTERM)
+    limit_s = time.monotonic() + STOP_S
+    while (left := _members(session)) and time.monotonic() < limit_s:
+        time.sleep(POLL_S)
+    for process in left:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    place.state.unlink(missing_ok=True)
+    return True
+
+
+def _session(place: Place) -> int | None:
+    """The session of the cluster that runs, if one does."""
+    try:
+        session = int(json.loads(place.state.read_text(encoding="utf-8"))["session"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return session if _members(session) else None
+
+
+def members(place: Place) -> list[int]:
+    """The processes of the cluster; none when it does not run."""
+    session = _session(place)
+    return [] if session is None else _members(session)
+
+
+def _members(session: int) -> list[int]:
+    """The live processes of a session (Linux)."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                # After the name, which may hold anything: state, parent, group, session.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session and fields[0] != "Z":
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,83 @@
+"""Turns against a cluster: one WebSocket a turn, as a client of the field makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import msgpack
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+PCM = {"format": "pcm", "sample_rate": 24_000}
+TRIES = 5
+RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a client knows of a turn. ``status``: of a refusal before the upgrade, else 101."""
+
+    replica: str
+    audio_bytes: int
+    reason: str
+    status: int = 101
+    seconds: float = 0.0
+    least_lead_s: float = 0.0
+
+
+def live_url(http: str, voice: str = "") -> str:
+    query = f"?reference_id={voice}" if voice else ""
+    return f"{http.replace('http', 'ws', 1)}/v1/tts/live{query}"
+
+
+async def turn(url: str, text: str, voice: str = "") -> Told:
+    """One try. ``reason`` is the server's, or ``lost`` when the socket went without one."""
+    started_s = time.monotonic()
+    try:
+        socket = await connect(url, compression=None, max_size=None, open_timeout=30)
+    except InvalidStatus as refusal:
+        status = refusal.response.status_code
+        return Told("", 0, "refused", status, time.monotonic() - started_s)
+    except (OSError, EOFError, ConnectionClosed, TimeoutError):
+        return Told("", 0, "lost", 0, time.monotonic() - started_s)
+    assert socket.response is not None
+    replica = socket.response.headers.get("x-shoal-replica", "")
+    audio_bytes, reason, first_s, least_s = 0, "lost", 0.0, float("inf")
+    request = {"text": "", **PCM, **({"reference_id": voice} if voice else {})}
+    async with socket:
+        try:
+            for event in (
+                {"event": "start", "request": request},
+                {"event": "text", "text": text},
+                {"event": "stop"},
+            ):
+                await socket.send(msgpack.packb(event))
+            async for frame in socket:
+                assert isinstance(frame, bytes)
+                message = msgpack.unpackb(frame)
+                if message["event"] == "audio":
+                    now_s = time.monotonic()
+                    if first_s:
+                        played_s = now_s - first_s
+                        least_s = min(least_s, audio_bytes / 48_000 - played_s)
+                    else:
+                        first_s = now_s
+                    audio_bytes += len(message["audio"])
+                elif message["event"] == "finish":
+                    reason = message["reason"]
+                    break
+        except ConnectionClosed:
+            pass
+    return Told(replica, audio_bytes, reason, 101, time.monotonic() - started_s, least_s)
+
+
+async def turn_with_retries(url: str, text: str, voice: str = "") -> tuple[Told, int]:
+    """What the last try told, and how many there were."""
+    for attempt in range(1, TRIES + 1):
+        told = await turn(url, text, voice)
+        if told.reason == "stop":
+            return told, attempt
+        await asyncio.sleep(RETRY_S * attempt)
+    return told, TRIES
