@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..codec.config import CodecConfig, parse_config
 from .budget import Budget, cosine, ramp
 from .codec_model import BUILTIN, Quantized, TrainedCodec
-from .critics import Critics, Listener, MelDistance
+from .critics import SPEAKERS, Critics, Listener, MelDistance
 from .fusing import Fused
 from .speech import FRAME, FRAMES_PER_CODE, Speech, read_speech
 from .states import Averaged, halved, has_state, load_state, save_state
@@ -47,6 +47,8 @@ class Plan:
     mel: float = 15.0
     phoneme: float = 1.0
     heard: float = 1.0
+    who: float = 0.2
+    """Of who speaks, beside what is said, in what the listener learns and hears."""
     verdict: float = 1.0
     features: float = 2.0
     listen_from: float = 0.04
@@ -62,7 +64,8 @@ PLAN = Plan()
 
 
 class Cuts:
-    """Random cuts of the training part, on the device: audio [B, 1, N], phonemes [B, 2 T]."""
+    """Random cuts of the training part, on the device: audio [B, 1, N], phonemes [B, 2 T],
+    speakers [B]."""
 
     def __init__(
         self, speech: Speech, labels: np.ndarray, plan: Plan, device: torch.device
@@ -76,10 +79,11 @@ class Cuts:
         self._count = torch.from_numpy(speech.frames[chosen]).to(device)
         self._audio = _on_device(speech.audio, device)
         self._labels = torch.from_numpy(labels).to(device)
+        self._speaker = torch.from_numpy(speech.speaker[chosen] % SPEAKERS).to(device)
         self._chance = (self._count.double() / self._count.sum()).cumsum(0)
         self._plan, self._device = plan, device
 
-    def __call__(self) -> tuple[Tensor, Tensor]:
+    def __call__(self) -> tuple[Tensor, Tensor, Tensor]:
         plan, device = self._plan, self._device
         frames = FRAMES_PER_CODE * plan.frames
         point = torch.rand(plan.batch, device=device, dtype=torch.double)
@@ -93,7 +97,7 @@ class Cuts:
         audio = self._audio[first[:, None] * FRAME + sample].float() / 32768
         audio = audio * (torch.rand(plan.batch, 1, device=device) * 0.7 + 0.5)
         labels = self._labels[first[:, None] + torch.arange(frames, device=device)]
-        return audio[:, None].clamp(-1, 1), labels.long()
+        return audio[:, None].clamp(-1, 1), labels.long(), self._speaker[chosen]
 
 
 def _on_device(audio: np.ndarray, device: torch.device, chunk: int = 1 << 28) -> Tensor:
@@ -154,7 +158,9 @@ class CodecTraining:
             self._run = self.codec
         self.codec.zero_grad(set_to_none=True)
 
-    def step(self, audio: Tensor, labels: Tensor, fraction: float) -> dict[str, Tensor]:
+    def step(
+        self, audio: Tensor, labels: Tensor, speakers: Tensor, fraction: float
+    ) -> dict[str, Tensor]:
         plan = self.plan
         rate = min(1.0, (self.steps - self._warm_from + 1) / plan.warmup)
         rate *= plan.lr * cosine(fraction, 0.02)
@@ -178,13 +184,14 @@ class CodecTraining:
         found = {"mel": mel, "phoneme": phoneme, "books": quantized.distance}
 
         with torch.autocast(**self._amp):
-            scores, features = self.listener(audio[:, 0])
+            scores, features, who = self.listener(audio[:, 0])
         learnt = F.cross_entropy(scores.float(), labels)
-        self._descend("listener", learnt)
-        found["listener"] = learnt
+        known = F.cross_entropy(who.float(), speakers)
+        self._descend("listener", learnt + plan.who * known)
+        found["listener"], found["listener_who"] = learnt, known
         weight = plan.heard * ramp(fraction, plan.listen_from, plan.listen_from + 0.1)
         if weight > 0:
-            loss = loss + weight * self._heard(output, features, labels, found)
+            loss = loss + weight * self._heard(output, features, labels, speakers, found)
         if fraction >= plan.critics_from:
             share = ramp(fraction, plan.critics_from, plan.critics_from + 0.05)
             loss = loss + share * self._contested(audio, output, found)
@@ -199,22 +206,28 @@ class CodecTraining:
         return scores.transpose(2, 3).flatten(2)
 
     def _heard(
-        self, output: Tensor, wanted: list[Tensor], labels: Tensor, found: dict[str, Tensor]
+        self,
+        output: Tensor,
+        wanted: list[Tensor],
+        labels: Tensor,
+        speakers: Tensor,
+        found: dict[str, Tensor],
     ) -> Tensor:
         """What the listener makes of the output; the listener itself stays as it is."""
         self.listener.requires_grad_(False)
         with torch.autocast(**self._amp):
-            scores, features = self.listener(output[:, 0])
+            scores, features, who = self.listener(output[:, 0])
         self.listener.requires_grad_(True)
         heard = F.cross_entropy(scores.float(), labels)
+        known = F.cross_entropy(who.float(), speakers)
         apart = torch.stack(
             [
                 (a.float() - b.detach().float()).abs().mean() / b.detach().float().abs().mean()
                 for a, b in zip(features, wanted, strict=True)
             ]
         ).mean()
-        found["heard"], found["apart"] = heard, apart
-        return heard + apart
+        found["heard"], found["heard_who"], found["apart"] = heard, known, apart
+        return heard + self.plan.who * known + apart
 
     def _contested(self, audio: Tensor, output: Tensor, found: dict[str, Tensor]) -> Tensor:
         """Trains the discriminators on a cut, and returns what they say of the output."""

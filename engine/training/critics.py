@@ -1,8 +1,9 @@
 """What judges the codec while it learns: spectra, discriminators, and a listener.
 
-The listener reads the teacher's phonemes from sound. It learns from recordings only; the codec is
-rewarded when the listener hears in its output what it hears in the recording, which is the loss
-closest to being understood. None of this is needed once the codec is trained.
+The listener reads the teacher's phonemes from sound, and who speaks. It learns from recordings
+only; the codec is rewarded when the listener hears in its output what it hears in the recording,
+which is the loss closest to being understood and recognised. None of this is needed once the codec
+is trained.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from .texts import PHONEMES
 MEL_SCALES = ((2048, 160), (1024, 120), (512, 80), (256, 40), (128, 20), (64, 10))
 PERIODS = (2, 3, 5, 7, 11)
 SPECTRA = (1024, 512, 256)
+SPEAKERS = 2048
+"""Room for the largest pool, so that a state fits any."""
 
 
 def mel_filters(rate: int, window: int, bands: int) -> Tensor:
@@ -128,7 +131,8 @@ class Critics(nn.Module):
 
 
 class Listener(nn.Module):
-    """[B, N] -> phoneme scores [B, PHONEMES, N / 600] and features, all at 25 ms a step."""
+    """[B, N] -> phoneme scores [B, PHONEMES, N / 600] and features, both at 25 ms a step, and
+    scores of who speaks [B, SPEAKERS]."""
 
     def __init__(self, rate: int, width: int = 256) -> None:
         super().__init__()
@@ -139,8 +143,9 @@ class Listener(nn.Module):
         )
         self.norms = nn.ModuleList(nn.GroupNorm(1, width) for _ in self.layers)
         self.out = nn.Conv1d(width, PHONEMES, 1)
+        self.who = nn.Linear(2 * width, SPEAKERS)
 
-    def forward(self, audio: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, audio: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         count = audio.shape[-1] // 600
         mel = self.mel(audio).clamp(min=1e-4).log10().transpose(1, 2)
         x = F.gelu(self.first(mel[..., : 2 * count]))
@@ -148,4 +153,6 @@ class Listener(nn.Module):
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = x + F.gelu(layer(norm(x)))
             features.append(x)
-        return self.out(x), features
+        middle, spread = x.float().mean(-1), (x.float().var(-1) + 1e-5).sqrt()
+        pooled = torch.cat([middle, spread], -1)
+        return self.out(x), features, self.who(pooled)

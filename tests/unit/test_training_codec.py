@@ -31,6 +31,7 @@ SMALL = Plan(
     warmup=5,
     listen_from=0.0,
     critics_from=0.5,
+    fewer_books=0.0,
     critics_width=4,
     listener_width=16,
 )
@@ -101,8 +102,8 @@ def test_entries_that_nobody_draws_are_moved() -> None:
 
 
 def test_a_listener_has_one_answer_for_each_frame_of_the_teacher() -> None:
-    scores, features = Listener(24000)(torch.randn(2, 7200))
-    assert scores.shape == (2, 178, 12)
+    scores, features, who = Listener(24000)(torch.randn(2, 7200))
+    assert scores.shape == (2, 178, 12) and who.shape == (2, 2048)
     assert all(feature.shape[-1] == 12 for feature in features)
     distance = MelDistance(24000)
     sound = torch.randn(1, 7200)
@@ -121,10 +122,13 @@ def test_losses_fall_and_all_networks_move(folder: Path) -> None:
     assert "verdict" not in first and "heard" in first
     networks = (training.codec, training.listener, training.reader, training.critics)
     before = [[p.clone() for p in network.parameters()] for network in networks]
-    for _ in range(8):
+    for _ in range(12):
         last = training.step(*batch, 0.6)
     assert "verdict" in last
-    assert all(float(last[name]) < float(first[name]) for name in ("mel", "phoneme", "listener"))
+    assert all(
+        float(last[name]) < float(first[name])
+        for name in ("mel", "phoneme", "listener", "listener_who")
+    )
     for network, old in zip(networks, before, strict=True):
         changed = [not torch.equal(p, q) for p, q in zip(network.parameters(), old, strict=True)]
         assert sum(changed) > 0.8 * len(changed)
