@@ -165,7 +165,7 @@ def test_the_key_of_a_prefix_is_every_codebook() -> None:
         assert (one[:, 0] == two[:, 0]).all() and (one[:, 1:] != two[:, 1:]).any()
         assert takes[0] != takes[1]
         # The built-in one, and two: the first was found again.
-        assert engine.engine.stats().prefix_entries == 3
+        assert engine.engine.stats().hot.entries == 3
         assert len(runner.encoded) == 2
         assert takes[0] == takes[2] or _difference(takes[0], takes[2]) <= 1
     finally:
