@@ -255,15 +255,17 @@ def conv_kernel(
         if ACT == _GLU:
             prefetch_weight(W, n1, weight_rows, begin, begin + per, CP, TAPS, BN1, BK, AHEAD)
     wait_for_previous(PDL)
-    acc, acc1 = products(A, W0, W1, first, live, n0, n1, weight_rows, begin, begin + per,
-                         CI, CP, TAPS, DIL, BM, BN, BN1, BK, TMA, WTMA)  # fmt: skip
-    if SPLITS == 1:
-        for chunk in tl.static_range(1, CHUNKS):
-            more, more1 = products(A, W0, W1, first, live, n0, n1, weight_rows,
-                                   chunk * per, chunk * per + per,
-                                   CI, CP, TAPS, DIL, BM, BN, BN1, BK, TMA, WTMA)  # fmt: skip
+    if CHUNKS == SPLITS:
+        acc, acc1 = products(A, W0, W1, first, live, n0, n1, weight_rows, begin, begin + per,
+                             CI, CP, TAPS, DIL, BM, BN, BN1, BK, TMA, WTMA)  # fmt: skip
+    else:
+        acc = tl.zeros([BM, BN], tl.float32)
+        for chunk in tl.range(0, CHUNKS, num_stages=1):
+            more, _ = products(A, W0, W1, first, live, n0, n1, weight_rows,
+                               chunk * per, chunk * per + per,
+                               CI, CP, TAPS, DIL, BM, BN, BN1, BK, TMA, WTMA)  # fmt: skip
             acc += more
-            acc1 += more1
+        acc1 = acc
     if BT > 0:
         masked: tl.constexpr = CP != CI
         for tap in tl.range(0, TAPS):

@@ -96,7 +96,7 @@ def _wide(n: int, steps: int) -> Tile:
     if steps <= FEW:
         tile = Tile(64, 32, inner=64, stages=6, chunks=CHUNKS, ahead=8)
         return _spread(tile, n, steps)
-    return Tile(64, 128, inner=64, stages=4, chunks=CHUNKS)
+    return Tile(128, 128, inner=64, warps=8, stages=4, chunks=CHUNKS)
 
 
 def _fused(n: int, steps: int) -> Tile:

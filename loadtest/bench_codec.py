@@ -3,9 +3,11 @@
     python -P -m shoal.loadtest.bench_codec [--model DIR] [--threads 1]      on the CPU
     PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --gpu [--json FILE] [--quick]
     PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --sweep [--sweep-rows 64,1] [--only NAME]
+    PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --pair
 
-The last two, which may be one, run on a GPU, uninstalled where need be, with a codec of S2's shape
-and random weights: plain torch against our kernels, and the fastest tile of each convolution.
+The last three, which may be one, run on a GPU, uninstalled where need be, with a codec of S2's
+shape and random weights: plain torch against our kernels, the fastest tile of each convolution, and
+decode steps of S2 Pro's shape with the codec beside them.
 
 The one kind of file in ``loadtest`` that imports the engine: a timing of a single part has no wire
 to go through. Prints a table, the time a frame takes early and late in a stream, and whether a
@@ -99,11 +101,15 @@ def on_gpu(args: argparse.Namespace) -> int:
     rows = tuple(int(r) for r in args.sweep_rows.split(","))
     stages: list[Callable[[], bool]] = []
     if bench is not None:
-        stages += [bench.check, bench.kernels]
+        stages += [bench.check, bench.floors, bench.kernels]
     if args.sweep:
         stages.append(lambda: bench_codec_tiles.sweep(figures, rows, args.only))
     if bench is not None and not args.quick:
         stages.append(bench.calls)
+    if args.pair:
+        from shoal.loadtest import bench_codec_pair
+
+        stages.append(lambda: bench_codec_pair.pairs(figures))
     good = True
     for stage in stages:
         try:
@@ -124,11 +130,12 @@ def main() -> int:
     parser.add_argument("--gpu", action="store_true", help="S2's shape, torch against our kernels")
     parser.add_argument("--quick", action="store_true", help="without the table of rows and frames")
     parser.add_argument("--sweep", action="store_true", help="time tiles of our kernels")
+    parser.add_argument("--pair", action="store_true", help="decode steps with the codec beside")
     parser.add_argument("--sweep-rows", default="64,1")
     parser.add_argument("--only", default="", help="sweep only layers whose name contains this")
     parser.add_argument("--json", type=Path, help="where to write a GPU's figures")
     args = parser.parse_args()
-    if args.gpu or args.sweep:
+    if args.gpu or args.sweep or args.pair:
         return on_gpu(args)
     torch.set_num_threads(args.threads)
     model = args.model or Path(str(shoal.engine.__file__)).parent / "builtin_voice"

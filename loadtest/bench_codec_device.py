@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from shoal.engine.codec import Codec, CodecConfig, StreamDecoder
+from shoal.engine.codec.device_network import DeviceNetwork
 from shoal.engine.codec.device_streams import DeviceStreams
 from shoal.engine.codec.load import codec_of, expected_shapes
 
@@ -82,18 +83,30 @@ def call_ms(codec: Codec, rows: int, frames: int) -> float:
     return graph_ms(lambda: decoder.decode_at(slots, codes, keep))
 
 
+def plain_ms(codec: Codec, rows: int, frames: int) -> float:
+    """Our kernels one after the other, without programmatic dependent launch."""
+    assert codec.network is not None
+    streams = DeviceStreams(codec.network, rows, codec.device, pdl=False)
+    slots = torch.arange(rows, device=codec.device)
+    codes = random_codes(codec, rows, frames, 1)
+    keep = torch.zeros(rows, dtype=torch.bool, device=codec.device)
+    with torch.inference_mode():
+        return graph_ms(lambda: streams.run(slots, codes, keep))
+
+
 def timings(old: Codec, new: Codec, figures: Figures) -> None:
-    print("rows  frames  torch ms   ours ms  us a frame  ratio")
+    print("rows  frames  torch ms   ours ms  us a frame  ratio  not overlapped")
     for frames in FRAMES:
         for rows in ROWS:
             before, after = call_ms(old, rows, frames), call_ms(new, rows, frames)
             figures.setdefault("calls", []).append(
                 {"rows": rows, "frames": frames, "torch_ms": before, "ours_ms": after}
             )
+            plain = plain_ms(new, rows, frames) if frames == 1 else math.nan
             each = 1e3 * after / (rows * frames)
             print(
                 f"{rows:4}  {frames:6}  {before:8.3f}  {after:8.3f}  {each:10.1f}  "
-                f"{before / after:5.2f}",
+                f"{before / after:5.2f}  {plain:8.3f}",
                 flush=True,
             )
 
@@ -167,6 +180,53 @@ def by_kernel(new: Codec, rows: int, frames: int, figures: Figures) -> None:
         )
 
 
+def floors(network: DeviceNetwork, rows: int, figures: Figures) -> None:
+    """What a frame of ``rows`` streams has to do at least: products, and bytes of weights (once),
+    of state (read and written) and of the layers' outputs (written and read)."""
+    config = network.config
+    latent, shape = config.quantizer.latent_dim, config.pre_post
+    parts: dict[str, list[float]] = {}
+
+    def count(part: str, weights: int, steps: int, kept: float, passed: float) -> None:
+        """Weights, all products of which are used in ``steps`` steps; values kept of a stream, and
+        values of a stream that go to the next kernel."""
+        row = parts.setdefault(part, [0.0, 0.0, 0.0, 0.0])
+        for i, value in enumerate(
+            (2.0 * weights * steps * rows, 2.0 * weights, 2 * kept * rows, 4 * passed * rows)
+        ):
+            row[i] += value
+
+    for layer in network.layers:
+        each = (layer.wqkv, layer.wo, layer.w13, layer.w2)
+        ring = (shape.window + 1) * shape.dim * 2
+        count("transformer", sum(w.values.numel() for w in each), 1, ring, 8 * shape.dim)
+    length = 1
+    for up, mix in network.mixes:
+        length *= up.outputs // latent
+        count("convnext", up.values.numel(), length * latent // up.outputs, 0, latent * length)
+        wide = mix.widen.values.numel() + mix.narrow.values.numel()
+        count("convnext", wide, length, 12 * latent, length * (latent * 2 + mix.widen.outputs))
+    first = network.first
+    count("first", first.values.numel(), length, 2 * first.past * latent, length * first.outputs)
+    for i, block in enumerate(network.blocks, start=1):
+        channels = block.units[0].wide.outputs
+        count(f"block {i}", block.up.values.numel(), length, 2 * block.up.inputs, 0)
+        length *= block.up.outputs // channels
+        count(f"block {i}", 0, 0, 0, 2 * length * channels)
+        for unit in block.units:
+            weights = unit.wide.values.numel() + unit.narrow.values.numel()
+            past = 2 * unit.wide.past * channels
+            count(f"block {i}", weights, length, past, 2 * length * channels)
+    print(f"floor of {rows} rows, 1 frame: part, GFLOP, MB of weights, state, outputs; "
+          f"us at 790 TFLOP/s, at 4.3 TB/s")  # fmt: skip
+    parts["all"] = [sum(column) for column in zip(*parts.values(), strict=True)]
+    for part, (flop, weights, kept, passed) in parts.items():
+        moved = weights + kept + passed
+        print(f"  {part:12s} {flop / 1e9:7.1f} {weights / 1e6:7.1f} {kept / 1e6:7.1f} "
+              f"{passed / 1e6:7.1f}  {flop / 790e6:7.1f} {moved / 4.3e6:7.1f}")  # fmt: skip
+    figures[f"floor_{rows}"] = parts
+
+
 class Bench:
     """The three decoders of one random codec of S2's shape, and what is measured on them."""
 
@@ -191,6 +251,12 @@ class Bench:
         good = correctness(self._exact, self._old, self._new, self._figures)
         print(f"checked in {time.perf_counter() - began:.0f} s, compiling included", flush=True)
         return good
+
+    def floors(self) -> bool:
+        assert self._new.network is not None
+        for rows in (64, 1):
+            floors(self._new.network, rows, self._figures)
+        return True
 
     def kernels(self) -> bool:
         for rows, frames in ((64, 1), (1, 1), (256, 1)):

@@ -106,11 +106,13 @@ def candidates(kind: str) -> Iterator[Tile]:
         case "deep":
             for chunks in (1, 2, 4):
                 for splits in {1, chunks}:
-                    cut = {"chunks": chunks, "splits": splits}
-                    yield Tile(128, 128, warps=8, stages=4, **cut)
-                    yield Tile(64, 32, stages=6, **cut)
-                    yield Tile(64, 64, stages=5, **cut)
-                    yield Tile(64, 64, inner=128, stages=3, **cut)
+                    tiles = (
+                        Tile(128, 128, warps=8, stages=4),
+                        Tile(64, 32, stages=6),
+                        Tile(64, 64, stages=5),
+                        Tile(64, 64, inner=128, stages=3),
+                    )
+                    yield from (replace(tile, chunks=chunks, splits=splits) for tile in tiles)
                 yield Tile(128, 256, warps=8, stages=3, chunks=chunks, splits=chunks)
         case "wide":
             for chunks in (1, 2, 4):

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class Codec:
     """The networks and their sizes. Nothing in it changes after loading.
 
-    ``network``: the decoding network for the device's own kernels, where there is one;
-    :class:`.stream.StreamDecoder` then runs that instead of ``decoder``.
+    ``network``: the decoding network for the device's own kernels; ``decoder``: the same in plain
+    torch. One of them is there, for :class:`.stream.StreamDecoder`.
     """
 
     config: CodecConfig
-    decoder: Decoder
+    decoder: Decoder | None
     encoder: Encoder
     device: torch.device
     parameters: int
@@ -91,24 +91,25 @@ def codec_of(
     """The codec of ``tensors``, named as on disk: exactly the expected ones.
 
     ``compute``: what plain torch's convolutions multiply in; fp16 on a GPU, whose codec is bound by
-    its traffic, else float32, which is exact to 1e-5. ``kernels``: prepare the network for our own
-    kernels too; None: on the GPUs (Hopper) that their tiles were chosen for.
+    its traffic, else float32, which is exact to 1e-5. ``kernels``: prepare the decoding network for
+    our own kernels instead; None: on the GPUs (Hopper) that their tiles were chosen for.
     """
     on_gpu = device.type == "cuda"
     if compute is None:
         compute = torch.float16 if on_gpu else torch.float32
     weights = Weights(tensors, device)
-    decoder, encoder = _build(config, weights, compute)
     parameters = sum(tensor.numel() for tensor in tensors.values())
-    network = None
     if kernels is None:
         kernels = on_gpu and torch.cuda.get_device_capability(device) == (9, 0)
-    if kernels:
-        from .device_network import DeviceNetwork  # a CPU needs no Triton
+    if not kernels:
+        return Codec(config, *_build(config, weights, compute), device, parameters)
+    from .device_network import DeviceNetwork  # a CPU needs no Triton
 
-        with torch.inference_mode():
-            network = DeviceNetwork(config, read_books(config, weights), weights)
-    return Codec(config, decoder, encoder, device, parameters, network)
+    with torch.inference_mode():
+        books = read_books(config, weights)
+        network = DeviceNetwork(config, books, weights)
+        encoder = Encoder(config, books, weights)
+    return Codec(config, None, encoder, device, parameters, network)
 
 
 @torch.inference_mode()

@@ -88,10 +88,11 @@ class _TorchStreams:
 
 
 def _streams(codec: Codec, max_slots: int) -> _TorchStreams | DeviceStreams:
-    if codec.network is None:
+    if codec.decoder is not None:
         return _TorchStreams(codec.decoder, max_slots, codec.device)
     from .device_streams import DeviceStreams  # a CPU needs no Triton
 
+    assert codec.network is not None
     return DeviceStreams(codec.network, max_slots, codec.device)
 
 

@@ -1,0 +1,180 @@
+"""Decode steps of S2 Pro's shape with the codec beside them: how long a step takes, and whether the
+codec keeps up, by how the codec shares the GPU.
+
+The codec decodes every row's frames as fast as steps make them, 1 or 4 frames a call, on a stream
+of its own: on all multiprocessors, or on a share of them only.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.engine.config import EngineConfig
+from shoal.engine.cuda.load import device_runner
+from shoal.engine.cuda.sm_share import SharedOut
+from shoal.engine.cuda.vocoder import Vocoder
+from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
+from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
+
+BATCHES = (64, 256)
+SHARES = (0, 24, 40, 56, 80)
+"""Multiprocessors of the codec; 0: all, shared with decode."""
+FRAMES = (1, 4)
+CONTEXT = 512
+STEPS = 48
+_MOST_STEPS = 16 + (STEPS + 2) * (1 + len(SHARES) * len(FRAMES))
+
+
+class Steps:
+    """Steps of all slots of a runner, two in flight."""
+
+    def __init__(self, runner: Runner, rows: int) -> None:
+        self._runner, self._slots, self._next = runner, tuple(range(rows)), 0
+        spec = runner.spec
+        each = -(-(CONTEXT + _MOST_STEPS) // spec.page_tokens)
+        column = np.zeros(1 + spec.codebooks, np.int32)
+        column[0] = 1000
+        sampling = SlotSampling(temperature=0.7, top_p=0.7, top_k=30, seed=1)
+        joins = tuple(
+            Join(
+                slot, 1, CONTEXT, 0, column, tuple(range(slot * each, slot * each + each)), sampling
+            )
+            for slot in self._slots
+        )
+        runner.launch(StepPlan(self._take(), self._slots, joins))
+        runner.collect(0)
+        self.run(8)
+
+    def _take(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def run(self, count: int, each: Callable[[], None] = lambda: None) -> list[float]:
+        """Milliseconds from one step's results to the next one's; ``each`` is told of each."""
+        taken: list[float] = []
+        pending: list[int] = []
+        last = time.perf_counter()
+        for _ in range(count + 2):
+            step = self._take()
+            self._runner.launch(StepPlan(step, self._slots))
+            pending.append(step)
+            if len(pending) == 2:
+                self._runner.collect(pending.pop(0))
+                now = time.perf_counter()
+                taken.append(1e3 * (now - last))
+                last = now
+                each()
+        self._runner.collect(pending.pop())
+        return taken[1:]
+
+
+def beside(steps: Steps, vocoder: Vocoder, batch: VocodeBatch) -> dict[str, float]:
+    frames = batch.codes.shape[1]
+    due = threading.Semaphore(0)
+    done = threading.Event()
+    spent: list[float] = []
+    made = 0
+
+    def codec() -> None:
+        while not done.is_set():
+            if due.acquire(timeout=0.05):
+                begun = time.perf_counter()
+                vocoder.run(batch)
+                spent.append(1e3 * (time.perf_counter() - begun))
+
+    def each() -> None:
+        nonlocal made
+        made += 1
+        if made % frames == 0:
+            due.release()
+
+    thread = threading.Thread(target=codec)
+    thread.start()
+    taken = steps.run(STEPS, each)
+    behind = made // frames - len(spent)
+    done.set()
+    thread.join()
+    return {
+        "step_ms": statistics.median(taken),
+        "step_mean_ms": statistics.mean(taken),
+        "step_max_ms": max(taken),
+        "codec_ms": statistics.median(spent) if spent else 0.0,
+        "calls_behind": behind,
+    }
+
+
+def pairs(figures: dict[str, Any]) -> bool:
+    """Tables into ``figures["pairs"]``. False when the codec keeps up in no way."""
+    device = torch.device("cuda")
+    most = max(BATCHES)
+    pages = most * -(-(CONTEXT + _MOST_STEPS) // 64) + 64
+    config = EngineConfig(Path("random:s2-pro"), "cuda", "fp8", slots=most, pages=pages)
+    weights, codec = random_weights(S2_PRO, device), random_codec(device)
+    runner = device_runner(
+        config, S2_PRO, weights, byte_tokenizer(S2_PRO), codec, device, lambda _: None
+    )
+    del weights
+    runner.warm_up()
+    kept_up = True
+    for rows in BATCHES:
+        steps = Steps(runner, rows)
+        alone = statistics.median(steps.run(STEPS))
+        print(f"{rows} rows: a step alone {alone:.2f} ms", flush=True)
+        print("  SMs  frames  step ms    mean     max  codec ms  calls behind")
+        kept_up &= _shares(runner, steps, rows, alone, device, codec, figures)
+    runner.close()
+    return kept_up
+
+
+def _shares(
+    runner: Runner,
+    steps: Steps,
+    rows: int,
+    alone: float,
+    device: torch.device,
+    codec: Any,
+    figures: dict[str, Any],
+) -> bool:
+    random = np.random.default_rng(0)
+    kept_up = False
+    for share in SHARES:
+        cut = None
+        if share:
+            try:
+                cut = SharedOut(device, share)
+            except RuntimeError as error:
+                print(f"  {share:3}  {error}")
+                continue
+        try:
+            stream = None if cut is None else cut.stream
+            vocoder = Vocoder(codec, rows, (rows,), FRAMES, device, stream)
+            vocoder.capture()
+        except RuntimeError as error:  # a driver may refuse to capture there
+            print(f"  {share:3}  {str(error).splitlines()[0]}")
+            continue
+        for frames in FRAMES:
+            shape = (rows, frames, runner.spec.codebooks)
+            codes = random.integers(0, 1000, shape, dtype=np.int32)
+            batch = VocodeBatch(tuple(range(rows)), codes, np.zeros(rows, np.bool_))
+            vocoder.run(batch)
+            found = beside(steps, vocoder, batch)
+            kept_up |= found["calls_behind"] <= 2
+            sms = 0 if cut is None else cut.multiprocessors
+            row = {"rows": rows, "alone_ms": alone, "sms": sms, "frames": frames, **found}
+            figures.setdefault("pairs", []).append(row)
+            print(
+                f"  {sms:3}  {frames:6}  {found['step_ms']:7.2f} {found['step_mean_ms']:7.2f} "
+                f"{found['step_max_ms']:7.2f}  {found['codec_ms']:8.2f}  "
+                f"{found['calls_behind']:5.0f}",
+                flush=True,
+            )
+        del vocoder
+    return kept_up
