@@ -37,6 +37,13 @@ class Latency(Enum):
     NORMAL = "normal"
 
 
+class Priority(Enum):
+    """Who goes first when there is not room for all."""
+
+    LIVE = "live"  # somebody listens
+    BATCH = "batch"  # nobody does: takes what is left over, and gives it back at any frame
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A recording and what is said in it.
@@ -50,13 +57,16 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """Which voice speaks. Both empty: the model's default voice.
+    """Which voice speaks. All empty: the model's default voice.
 
-    ``voice_id`` names a voice of the store and wins over ``references``.
+    ``voice_id`` names a voice of the store and wins over ``references``. ``speakers``, two or more
+    voices without speakers of their own, win over both: number i says what the text puts behind
+    ``<|speaker:i|>``. Only for models with ``EngineInfo.speakers``.
     """
 
     voice_id: str | None = None
     references: tuple[Reference, ...] = ()
+    speakers: tuple[Voice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +110,17 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin a stream. Its voice is prepared and prefilled at once; no slot is taken yet."""
+    """Begin a stream. Its voice is prepared and prefilled at once; no slot is taken yet.
+
+    A stream of batch priority waits for its slot without a limit, may lose it to a live one in the
+    middle of a word, and goes on from there later: what is heard is the same, given a seed.
+    """
 
     stream: StreamId
     voice: Voice = Voice()
     sampling: Sampling = Sampling()
     segmentation: Segmentation = Segmentation()
+    priority: Priority = Priority.LIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,8 @@ class Opened:
     stream: StreamId
     prefill_s: float
     cached: bool
+    note: str = ""
+    """What the client may want to know of its voice, in its terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +277,8 @@ class EngineInfo:
     sampling: Sampling
     """The model's own defaults: every field but ``seed`` is set."""
     voices_by_reference: bool = True
+    speakers: bool = True
+    """Whether one stream may have several voices."""
     note: str = ""
     """Shown to users when it matters, e.g. that weights are random."""
 
@@ -301,6 +320,12 @@ class EngineStats:
     """Utterances ended at their limit of frames: the model did not stop by itself."""
     last_step_s: float = 0.0
     min_lead_s: float = 0.0
+    batch_slots: int = 0
+    """Of ``slots_busy``, those of batch priority: a live turn may have them."""
+    batch_waiting: int = 0
+    """Streams of batch priority that wait for room."""
+    parked: int = 0
+    """How often a stream of batch priority lost its slot to a live one."""
 
 
 @dataclass(frozen=True, slots=True)

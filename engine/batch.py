@@ -1,7 +1,7 @@
 """The decode batch: which streams sit in slots, what each step feeds, what its results mean.
 
 Owns the slots, the steps' numbers, and the way of an utterance from its prefill to its end. Pure:
-no clock, no queue, no device; what is to be sent is appended to :class:`Outgoing`. One thread:
+no clock, no queue, no device; what is to be sent is appended to an ``Outgoing``. One thread:
 decode's.
 
 A step is planned before the results of the step before it are known. A row whose end the host has
@@ -14,25 +14,24 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from .api import Event, StreamId
+from .api import StreamId
+from .backfill import began, rewind, spare
 from .config import Limits
 from .jobs import (
     CodecBegin,
     CodecEnd,
     CodecFrames,
-    CodecMessage,
+    CodecPark,
     CodecSilence,
     FirstTimes,
     PrefillJob,
-    ToPrefill,
     Utterance,
-    VoiceJob,
 )
 from .memory import Memory
+from .outgoing import Outgoing, chunked
 from .pacing import choose
 from .prefixes import Prefix
 from .runner import Int32Array, Join, PageGrant, PrefillChunk, RunnerSpec, StepPlan, StepResult
@@ -40,16 +39,6 @@ from .slots import SlotTable
 from .streams import Context, Phase, Spoken, Stream
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Outgoing:
-    """What a turn of the decode thread sends, in order per addressee."""
-
-    prefill: list[ToPrefill] = field(default_factory=list["ToPrefill"])
-    voice: list[VoiceJob] = field(default_factory=list[VoiceJob])
-    codec: list[CodecMessage] = field(default_factory=list["CodecMessage"])
-    events: list[Event] = field(default_factory=list["Event"])
 
 
 class Batch:
@@ -78,6 +67,7 @@ class Batch:
         self.frames = 0
         self.cut_off = 0
         """Utterances ended at their frame limit: the model did not stop by itself."""
+        self.parked = 0
         self.wake_s: float | None = None
         """When a stream that sat out the last planned step may be due again."""
 
@@ -152,6 +142,7 @@ class Batch:
             frames = self._most_frames(stream, utterance, end)
             if not self._memory.extend(stream, end, end + frames):
                 return None
+            began(stream, utterance, afresh=False)
         else:
             assert prefix is not None
             self.let_go(stream)
@@ -163,6 +154,7 @@ class Batch:
             if begun is None:
                 return None
             context, held = begun
+            began(stream, utterance, afresh=True)
         stream.context = context
         stream.held_page = held
         stream.job = job
@@ -172,7 +164,8 @@ class Batch:
         stream.spoken = Spoken(turn)
         stream.closed = False
         stream.frames_left = frames
-        return PrefillJob(job, self._chunks(context, columns[:-1], at, held), urgent=True)
+        chunks = self._chunks(context, columns[:-1], at, held)
+        return PrefillJob(job, chunks, urgent=not stream.backfill)
 
     def _most_frames(self, stream: Stream, utterance: Utterance, end: int) -> int:
         """After how many frames the utterance, whose columns end at ``end``, is cut off.
@@ -223,6 +216,15 @@ class Batch:
             self._leave_slot(stream)
             self._memory.rest(stream)
 
+    def park(self, stream: Stream, now: float) -> None:
+        """A live stream needs the room: give it all back; the stream waits to begin again."""
+        if rewind(stream):
+            self._out.codec.append(CodecPark(stream.id))
+        self.parked += 1
+        self.remove(stream)
+        stream.phase = Phase.WAITING
+        stream.waiting_since_s = now
+
     def _leave_slot(self, stream: Stream) -> None:
         assert stream.slot is not None
         del self._seated[stream.slot]
@@ -239,7 +241,7 @@ class Batch:
             self.slots.release(None, pages, stream.last_step, self._memory.collected)
 
     def remove(self, stream: Stream) -> None:
-        """Forget the stream: its slot at once, its pages when no prefill of it is under way."""
+        """Take all from the stream: its slot now, its pages when no prefill of it is under way."""
         stream.phase = Phase.IDLE
         if stream.slot is not None:
             self._leave_slot(stream)
@@ -271,19 +273,25 @@ class Batch:
         return plan
 
     def _due(self, now: float) -> list[Stream]:
-        """Streams that run now: most urgent first, those far ahead left out."""
+        """Streams that run now: most urgent first, those far ahead left out; batch priority last,
+        and only with time to spare."""
         able: list[Stream] = []
+        backfill: list[Stream] = []
         leads: list[float | None] = []
         starting = False
         for stream in self._seated.values():
-            if stream.phase is Phase.PREFILLING:
+            if stream.backfill:
+                if stream.phase in (Phase.JOINING, Phase.RUNNING) and not stream.paused:
+                    backfill.append(stream)
+            elif stream.phase is Phase.PREFILLING:
                 starting |= stream.playing_since_s is None
             elif stream.phase in (Phase.JOINING, Phase.RUNNING) and not stream.paused:
                 able.append(stream)
                 leads.append(stream.lead_s(now, self._frame_s))
         chosen, wait_s = choose(leads, starting, self._limits)
         self.wake_s = None if wait_s is None else now + wait_s
-        return [able[index] for index in chosen]
+        due = [able[index] for index in chosen]
+        return due + backfill if spare(leads, starting, self._limits) else due
 
     def _join(self, stream: Stream, now: float) -> Join:
         assert stream.slot is not None and stream.context is not None
@@ -296,8 +304,10 @@ class Batch:
             assert stream.text_s is not None
             times = FirstTimes(stream.text_s, stream.asked_s, stream.slot_s, now)
         stream.started = True
-        self._out.codec.append(CodecBegin(stream.id, stream.slot, stream.text, times))
-        stream.text = None
+        if not stream.silent:
+            begin = CodecBegin(stream.id, stream.slot, stream.text, times, stream.resuming)
+            self._out.codec.append(begin)
+            stream.text, stream.resuming = None, False
         return Join(
             slot=stream.slot,
             generation=stream.generation,
@@ -314,6 +324,7 @@ class Batch:
         self.slots.settle(result.step)
         ended: list[Stream] = []
         mute: set[StreamId] = set()
+        unheard: set[StreamId] = set()
         sounding: list[Stream] = []
         codes: list[Int32Array] = []
         for row, (slot, generation) in enumerate(
@@ -327,6 +338,8 @@ class Batch:
             ):
                 continue
             stream.draws += 1
+            if stream.silent:
+                unheard.add(stream.id)
             if result.ended[row]:
                 if stream.spoken is not None and not stream.spoken.frames:
                     mute.add(stream.id)
@@ -338,8 +351,9 @@ class Batch:
             stream.frames_left -= 1
             stream.frames += 1
             self.frames += 1
-            sounding.append(stream)
-            codes.append(result.columns[row, 1:])
+            if not stream.silent:
+                sounding.append(stream)
+                codes.append(result.columns[row, 1:])
             if stream.frames_left == 0:
                 self._end(stream, cut_off=True)
                 ended.append(stream)
@@ -347,6 +361,9 @@ class Batch:
             streams = tuple(stream.id for stream in sounding)
             self._out.codec.append(CodecFrames(streams, np.stack(codes)))
         for stream in ended:
+            if stream.id in unheard:
+                stream.silent -= 1
+                continue
             self._out.codec.append(CodecEnd(stream.id))
             if stream.id in mute:
                 frames = self.frames_of(self._limits.silence_s)
@@ -369,27 +386,3 @@ class Batch:
             self.let_go(stream)
             return
         stream.context.length = stream.join_position + 1 + len(stream.spoken.frames)
-
-
-def chunked(
-    columns: Int32Array,
-    at: int,
-    pages: tuple[int, ...],
-    memory: Memory,
-    size: int,
-    copy: tuple[int, int] | None = None,
-) -> tuple[PrefillChunk, ...]:
-    """``columns`` at position ``at`` onwards, in chunks of at most ``size``."""
-    chunks: list[PrefillChunk] = []
-    for begin in range(0, len(columns), size):
-        part = columns[begin : begin + size]
-        end = at + begin + len(part)
-        chunks.append(
-            PrefillChunk(
-                part,
-                at + begin,
-                pages[: memory.pages_for(end)],
-                copy if not begin else None,
-            )
-        )
-    return tuple(chunks)

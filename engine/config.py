@@ -43,6 +43,12 @@ class Limits:
     """What a segment is expected to need, for the room left in a context."""
     silence_s: float = 0.1
     """What is heard instead of text with nothing to speak in it."""
+    batch_streams: int = 64
+    """Open streams of batch priority; one more is refused at once."""
+    batch_lead_s: float = 0.5
+    """Streams of batch priority run only while every listener has more than this left."""
+    batch_reserve: float = 1 / 16
+    """Of the slots, what batch priority leaves free for live turns to begin in, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)

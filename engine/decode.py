@@ -13,7 +13,6 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from .api import Command, Deliver, EngineStats
-from .batch import Outgoing
 from .jobs import (
     CodecMessage,
     Composed,
@@ -25,6 +24,7 @@ from .jobs import (
     VoiceJob,
     VoiceReady,
 )
+from .outgoing import Outgoing
 from .runner import Runner
 from .scheduler import Scheduler
 

@@ -73,10 +73,11 @@ class VoiceJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VoiceReady:
-    """Prefix columns int32 [L, 1 + codebooks] of a voice."""
+    """Prefix columns int32 [L, 1 + codebooks] of a voice; ``note`` is for who asked for it."""
 
     job: int
     columns: Int32Array
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,15 @@ class CodecBegin:
     slot: int
     text: str | None = field(repr=False)
     times: FirstTimes | None = None
+    again: bool = False
+    """The stretch that was parked, from its beginning: what was delivered of it is not again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecPark:
+    """The stretch stops here; what was not delivered of it is dropped. It will begin again."""
+
+    stream: StreamId
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +183,14 @@ class CodecDrop:
 
 
 CodecMessage = (
-    CodecBegin | CodecFrames | CodecEnd | CodecSilence | CodecMark | CodecFinish | CodecDrop
+    CodecBegin
+    | CodecPark
+    | CodecFrames
+    | CodecEnd
+    | CodecSilence
+    | CodecMark
+    | CodecFinish
+    | CodecDrop
 )
 ToPrefill = ComposeJob | PrefillJob
 ToDecode = Composed | Prefilled | VoiceReady | VoiceFailed | Sounded

@@ -26,13 +26,15 @@ from .api import (
     Opened,
     Pause,
     Prepare,
+    Priority,
     PushText,
     Resume,
     StreamId,
 )
-from .batch import Batch, Outgoing
+from .batch import Batch
 from .config import Limits
 from .defaults import VoiceDefaults
+from .figures import engine_stats
 from .jobs import (
     CodecDrop,
     CodecFinish,
@@ -47,13 +49,14 @@ from .jobs import (
     VoiceReady,
 )
 from .memory import Memory, prefix_pages
-from .prefixes import Prefix
+from .outgoing import Outgoing
 from .runner import Int32Array, RunnerSpec, StepPlan, StepResult
+from .seating import Seating
 from .streams import Phase, Stream
 from .text import FlushMark, Segment, TextFeed, TextLimitError
 from .voicing import Voicing
 
-BUSY = "all slots are busy, try again in a moment"
+BATCH_BUSY = "as much batch work as is allowed is under way, try again later"
 
 
 class Scheduler:
@@ -71,9 +74,7 @@ class Scheduler:
         self._defaults = defaults
         self._fresh_seed = fresh_seed
         self.out = Outgoing()
-        self._memory = Memory(
-            spec.pages, spec.page_tokens, prefix_pages(spec, limits.prefix_bytes)
-        )
+        self._memory = Memory(spec.pages, spec.page_tokens, prefix_pages(spec, limits.prefix_bytes))
         self._batch = Batch(
             spec, limits, self._memory, defaults.closing, defaults.max_context, self.out
         )
@@ -81,11 +82,10 @@ class Scheduler:
         self._streams: dict[StreamId, Stream] = {}
         self._awake: dict[StreamId, Stream] = {}
         self._opened = 0
-        self._jobs = 0
-        self._turns: dict[int, Stream] = {}
         self._voicing = Voicing(
             defaults.prefix, self._memory, limits.prefill_chunk_tokens, self.out
         )
+        self._seating = Seating(self._batch, self._voicing, limits, self.out, self._fail)
 
     # Commands ---------------------------------------------------------------------------------
 
@@ -126,6 +126,10 @@ class Scheduler:
         if len(self._streams) >= self._limits.streams:
             self.out.events.append(Failed(command.stream, Fault.BUSY, "too many open streams"))
             return
+        if command.priority is Priority.BATCH:
+            if sum(s.backfill for s in self._streams.values()) >= self._limits.batch_streams:
+                self.out.events.append(Failed(command.stream, Fault.BUSY, BATCH_BUSY))
+                return
         self._opened += 1
         stream = Stream(
             opened=command,
@@ -187,7 +191,7 @@ class Scheduler:
     def _prefilled(self, job: int, error: bool) -> None:
         key = self._voicing.written(job, error)
         if key is None:
-            stream = self._turns.pop(job)
+            stream = self._seating.prefilled(job)
             self._batch.prefilled(stream)
             if error and stream.id in self._streams:
                 self._fail(stream, Fault.ENGINE, "the text could not be prefilled")
@@ -203,6 +207,7 @@ class Scheduler:
     def advance(self, now: float) -> None:
         """Move every stream on that can move: text to segments, segments to slots."""
         waiting: list[Stream] = []
+        self._seating.begin()
         for stream in list(self._awake.values()):
             if not stream.announced:
                 self._announce(stream, now)
@@ -211,11 +216,14 @@ class Scheduler:
                 self._next_utterance(stream, now)
             if stream.phase is Phase.WAITING and stream.id in self._streams:
                 waiting.append(stream)
-        self._seat(waiting, now)
+        self._seating.seat(waiting, now)
 
     def _announce(self, stream: Stream, now: float) -> None:
         prefix = self._voicing.prefix_of(stream)
-        if prefix is not None and prefix.ready:
+        if prefix is None:
+            if stream.prefix is not None:
+                self._seating.lacks_pages(stream)
+        elif prefix.ready:
             stream.announced = True
             waited = now - stream.opened_s
             self.out.events.append(Opened(stream.id, waited, stream.prefix_was_cached))
@@ -224,8 +232,11 @@ class Scheduler:
         """Take what the stream's text is ready to give."""
         while self._reads(stream):
             lead = stream.lead_s(now, self._batch.frame_s)
-            speaking = stream.phase is not Phase.IDLE or (
-                lead is not None and lead > self._limits.speaking_lead_s
+            # Without a listener the cut is the same however fast the speech is made.
+            speaking = (
+                stream.backfill
+                or stream.phase is not Phase.IDLE
+                or (lead is not None and lead > self._limits.speaking_lead_s)
             )
             item = stream.feed.take(now, speaking)
             match item:
@@ -279,55 +290,12 @@ class Scheduler:
         lead = stream.lead_s(now, self._batch.frame_s) or 0.0
         if stream.paused:
             return False
-        if lead > self._limits.park_lead_s:
+        if lead > self._limits.park_lead_s and not stream.backfill:
             stream.held_until_s = now + lead - self._limits.park_lead_s
             return False
         frames = self._batch.frames_of(self._limits.silence_s)
         stream.frames += frames
         self.out.codec.append(CodecSilence(stream.id, text, frames))
-        return True
-
-    def _seat(self, waiting: list[Stream], now: float) -> None:
-        """Give slots: those who have one or have begun to speak first, then in order of arrival."""
-        waiting.sort(key=lambda s: (s.slot is None, not s.started, s.waiting_since_s, s.order))
-        new = 0
-        for stream in waiting:
-            if self._batch.continues(stream, stream.utterances[0]):
-                prefix, able = None, True
-            else:
-                prefix = self._voicing.prefix_of(stream)
-                able = prefix is not None and prefix.ready
-                if prefix is not None and not self._batch.fits(prefix, stream.utterances[0]):
-                    self._fail(stream, Fault.CLIENT, "text and voice exceed the model's context")
-                    continue
-            if able and self._batch.seat(stream) and self._start(stream, prefix, now):
-                continue
-            if stream.started:
-                continue
-            new += 1
-            if new > self._limits.waiting or self._overdue(stream, now):
-                self._fail(stream, Fault.BUSY, BUSY)
-
-    def _overdue(self, stream: Stream, now: float) -> bool:
-        """A new stream has waited too long for a slot; one that waits for its voice has not."""
-        assert stream.waiting_since_s is not None
-        if now < stream.waiting_since_s + self._limits.wait_s:
-            return False
-        return not self._voicing.writing(stream)
-
-    def _start(self, stream: Stream, prefix: Prefix | None, now: float) -> bool:
-        self._jobs += 1
-        job = self._batch.start(stream, stream.utterances[0], prefix, self._jobs)
-        if job is None:
-            self._batch.unseat(stream)
-            return False
-        stream.utterances.popleft()
-        if not stream.started:
-            assert stream.waiting_since_s is not None
-            stream.asked_s, stream.slot_s = stream.waiting_since_s, now
-        stream.waiting_since_s = None
-        self._turns[job.job] = stream
-        self.out.prefill.append(job)
         return True
 
     def plan(self, now: float) -> StepPlan | None:
@@ -336,17 +304,21 @@ class Scheduler:
 
     def result(self, result: StepResult) -> None:
         """Take a collected step in."""
+        leaving = self._batch.slots.leaving
         for stream in self._batch.collect(result):
             self._awake[stream.id] = stream
+        self._seating.freed |= self._batch.slots.leaving < leaving
 
     def next_wake_s(self, now: float) -> float | None:
         """When :meth:`advance` or :meth:`plan` may have something to do without any message."""
+        if self._seating.freed:
+            return now
         times = [self._batch.wake_s]
         for stream in self._awake.values():
             times.append(stream.held_until_s)
             if self._reads(stream):
                 times.append(stream.feed.deadline())
-            if stream.waiting_since_s is not None and not stream.started:
+            if stream.waiting_since_s is not None and not (stream.started or stream.backfill):
                 if not self._voicing.writing(stream):
                     times.append(stream.waiting_since_s + self._limits.wait_s)
         due = [when for when in times if when is not None]
@@ -368,29 +340,8 @@ class Scheduler:
 
     def stats(self, now: float, last_step_s: float) -> EngineStats:
         """A snapshot."""
-        waits = [
-            now - stream.waiting_since_s
-            for stream in self._awake.values()
-            if stream.waiting_since_s is not None and stream.slot is None
-        ]
-        leads = [
-            lead
-            for stream in self._batch.seated()
-            if (lead := stream.lead_s(now, self._batch.frame_s)) is not None
-            and stream.phase is Phase.RUNNING
-        ]
-        memory = self._memory
-        return EngineStats(
-            slots_busy=self._batch.busy,
-            streams_open=len(self._streams),
-            streams_waiting=len(waits),
-            oldest_wait_s=max(waits, default=0.0),
-            pages_used=memory.pool.total - memory.pool.free,
-            pages_total=memory.pool.total,
-            hot=memory.prefixes.stats(self._spec.page_bytes),
-            steps=self._batch.steps,
-            frames=self._batch.frames,
-            cut_off=self._batch.cut_off,
-            last_step_s=last_step_s,
-            min_lead_s=min(leads, default=0.0),
+        awake = self._awake.values()
+        hot = self._memory.prefixes.stats(self._spec.page_bytes)
+        return engine_stats(
+            self._batch, self._memory.pool, hot, len(self._streams), awake, now, last_step_s
         )

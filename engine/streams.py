@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from .api import Open, StreamId
+from .api import Open, Priority, StreamId
 from .jobs import Composed, Utterance
 from .prefixes import PrefixKey
 from .runner import Int32Array, SlotSampling
@@ -49,6 +49,18 @@ class Spoken:
 
     turn: Int32Array
     frames: list[Int32Array] = field(default_factory=list["Int32Array"])
+
+
+@dataclass(slots=True, eq=False)
+class Past:
+    """Everything that made a context what it is, from when it began: enough to make it again.
+
+    ``spoken``: what was retold first. ``draws``: how many frames the stream had drawn before.
+    """
+
+    spoken: Spoken | None
+    draws: int
+    utterances: list[Utterance] = field(default_factory=list[Utterance])
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +113,13 @@ class Stream:
     frames_left: int = 0
     draws: int = 0
 
+    # Batch priority only
+    past: Past | None = None
+    silent: int = 0
+    """How many utterances from the current one on are only said again, to make the context."""
+    resuming: bool = False
+    """The one after them was begun and parked: it is heard from where it was."""
+
     # Playout
     waiting_since_s: float | None = None
     """Since when the utterance that comes next has been waiting for a slot and pages."""
@@ -122,6 +141,11 @@ class Stream:
     @property
     def id(self) -> StreamId:
         return self.opened.stream
+
+    @property
+    def backfill(self) -> bool:
+        """Nobody listens: it has what live streams leave over."""
+        return self.opened.priority is Priority.BATCH
 
     def lead_s(self, now: float, frame_s: float) -> float | None:
         """Sound that was made and not heard yet; None while nothing is playing."""

@@ -35,6 +35,7 @@ from .jobs import (
     CodecFrames,
     CodecMark,
     CodecMessage,
+    CodecPark,
     CodecSilence,
     FirstTimes,
     Sounded,
@@ -55,6 +56,15 @@ class _Stretch:
     codes: deque[Int32Array] = field(default_factory=deque["Int32Array"])
     complete: bool = False
     begun: bool = False
+    skip: int = 0
+    """Frames at its beginning that were delivered before it was parked."""
+    decoded: int = 0
+
+    def again(self, slot: int) -> _Stretch:
+        """The same from its beginning, on ``slot``, once it was parked."""
+        delivered = max(self.skip, self.decoded)
+        text, times = (None, None) if delivered else (self.text, self.times)
+        return _Stretch(slot, text, times, skip=delivered)
 
     @property
     def over(self) -> bool:
@@ -69,6 +79,7 @@ class _Listener:
         default_factory=deque["_Stretch | CodecSilence | CodecMark | CodecFinish"]
     )
     playout: Playout = field(default_factory=Playout)
+    parked: _Stretch | None = None
     seq: int = 0
     frames: int = 0
     samples: int = 0
@@ -163,10 +174,21 @@ class Vocoder:
                 self._failed.discard(stream)
             return
         match message:
-            case CodecBegin(_, slot, text, times):
+            case CodecBegin(_, slot, text, times, again):
+                listener = self._listeners.setdefault(stream, _Listener())
                 stretch = _Stretch(slot, text, times)
+                if again:
+                    assert listener.parked is not None
+                    stretch, listener.parked = listener.parked.again(slot), None
                 self._lines.setdefault(slot, deque()).append(stretch)
-                self._listeners.setdefault(stream, _Listener()).items.append(stretch)
+                listener.items.append(stretch)
+            case CodecPark():
+                listener = self._listeners[stream]
+                stretch = listener.items.pop()
+                assert isinstance(stretch, _Stretch)
+                stretch.complete = True
+                stretch.codes.clear()
+                listener.parked = stretch
             case CodecEnd():
                 if (stretch := self._last_stretch(stream)) is not None:
                     stretch.complete = True
@@ -257,8 +279,12 @@ class Vocoder:
                     events.append(self._segment(row.stream, listener, stretch.text))
                 if stretch.times is not None:
                     timing = _timing(stretch.times, now, done)
-            data = samples.astype("<i2", copy=False).tobytes()
-            events.append(self._pcm(row.stream, listener, data, row.frames, done, timing))
+            # What was decoded before this of the stretch was skipped likewise.
+            known = max(0, min(row.frames, stretch.skip - stretch.decoded + row.frames))
+            if known < row.frames:
+                heard = samples[known * self._frame_samples :].astype("<i2", copy=False)
+                count = row.frames - known
+                events.append(self._pcm(row.stream, listener, heard.tobytes(), count, done, timing))
         return events
 
     def _samples(self, rows: list[_Row]) -> Int16Array:
@@ -272,6 +298,8 @@ class Vocoder:
             codes = np.stack(
                 [np.stack([row.stretch.codes.popleft() for _ in range(size)]) for row in rows]
             )
+            for row in rows:
+                row.stretch.decoded += size
             parts.append(self._runner.vocode(VocodeBatch(slots, codes, fresh)))
             fresh = np.zeros_like(fresh)
             left -= size

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .api import Voice
-from .batch import Outgoing, chunked
 from .jobs import PrefillJob, VoiceJob
 from .memory import Memory
+from .outgoing import Outgoing, chunked
 from .prefixes import Prefix, PrefixKey, prefix_key
 from .runner import Int32Array
 from .streams import Stream

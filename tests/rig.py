@@ -21,6 +21,7 @@ from shoal.engine.api import (
     Fault,
     Open,
     Opened,
+    Priority,
     PushText,
     Sampling,
     Segmentation,
@@ -37,6 +38,7 @@ from shoal.engine.jobs import (
     CodecFrames,
     CodecMark,
     CodecMessage,
+    CodecPark,
     CodecSilence,
     Composed,
     ComposeJob,
@@ -91,6 +93,11 @@ class Heard:
     playout: Playout = field(default_factory=Playout)
     frames: int = 0
     open_stretch: bool = False
+    stretch: int = 0
+    """Frames of the present or parked stretch that were heard."""
+    again: int = 0
+    """Frames of it that come again before anything new."""
+    first_s: float | None = None
 
     @property
     def done(self) -> bool:
@@ -141,14 +148,18 @@ class Rig:
         self._dispatch()
 
     def open(
-        self, voice_id: str | None = None, seed: int = 0, frames: int | None = None
+        self,
+        voice_id: str | None = None,
+        seed: int = 0,
+        frames: int | None = None,
+        priority: Priority = Priority.LIVE,
     ) -> StreamId:
         self._opened += 1
         stream = StreamId(self._opened)
         self.heard[stream] = Heard()
         sampling = Sampling(seed=seed, max_frames_per_segment=frames)
         rules = Segmentation(min_chars=0)
-        self.send(Open(stream, Voice(voice_id), sampling, rules))
+        self.send(Open(stream, Voice(voice_id), sampling, rules, priority))
         return stream
 
     def say(self, stream: StreamId, text: str, *, end: bool = True) -> None:
@@ -276,19 +287,31 @@ class Rig:
                 heard = self.heard[stream]
                 if not heard.dropped:
                     assert heard.open_stretch, f"frame of stream {stream} outside a stretch"
+                    if heard.again:
+                        assert heard.codes[-heard.again] == tuple(frame), (
+                            "another frame than before"
+                        )
+                        heard.again -= 1
+                        continue
+                    heard.stretch += 1
                     heard.codes.append(tuple(frame))
                     self._sound(stream, heard, 1)
             return
         heard = self.heard[message.stream]
         assert not heard.done, f"{type(message).__name__} after the end of {message.stream}"
         match message:
-            case CodecBegin(text=text):
+            case CodecBegin(text=text, again=again):
                 assert not heard.open_stretch
                 heard.open_stretch = True
+                heard.again = heard.stretch if again else 0
+                heard.stretch = heard.stretch if again else 0
                 if text is not None:
                     heard.order.append(text)
-            case CodecEnd():
+            case CodecPark():
                 assert heard.open_stretch
+                heard.open_stretch = False
+            case CodecEnd():
+                assert heard.open_stretch and not heard.again
                 heard.open_stretch = False
             case CodecSilence(_, text, frames):
                 heard.order.append(f"silence {text}")
@@ -302,6 +325,7 @@ class Rig:
 
     def _sound(self, stream: StreamId, heard: Heard, frames: int) -> None:
         now = self.clock()
+        heard.first_s = now if heard.first_s is None else heard.first_s
         frame_s = self.runner.spec.frame_samples / self.runner.spec.sample_rate
         if heard.playout.sent(frames * frame_s, now):
             self.scheduler.message(Sounded(stream, now, heard.frames), now)
