@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,8 @@ from .haproxy import Ports, haproxy_environment
 
 START_S: Final = 60.0
 READY_S: Final = 600.0
-STOP_S: Final = 20.0
+STOP_S: Final = 5.0
+KILL_S: Final = 5.0
 POLL_S: Final = 0.2
 SERVE_NAMESPACE: Final = "serve"
 OBJECT_STORE_BYTES: Final = 100 << 20
@@ -88,31 +88,45 @@ def start(place: Place, cpus: int) -> None:
     environment = haproxy_environment(
         place.ports, threads=1, drain_s=2.0, run_dir=f"/tmp/shoal-ha-{place.ray_port}"
     )
-    with (place.folder / "ray.log").open("wb") as log:
-        child = subprocess.Popen(
-            [
-                "env",
-                *(f"{name}={value}" for name, value in environment.items()),
-                *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-                f"--port={place.ray_port}",
-                f"--num-cpus={cpus}",
-                f"--temp-dir={place.folder / 'ray'}",
-                f"--object-store-memory={OBJECT_STORE_BYTES}",
-                "--include-dashboard=false",
-                "--disable-usage-stats",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    place.state.write_text(json.dumps({"session": child.pid}), encoding="utf-8")
+    log = place.folder / "ray.log"
+    log.unlink(missing_ok=True)
+    session = _spawn(
+        [
+            "env",
+            *(f"{name}={value}" for name, value in environment.items()),
+            *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            f"--port={place.ray_port}",
+            f"--num-cpus={cpus}",
+            f"--temp-dir={place.folder / 'ray'}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+        ],
+        log,
+    )
+    place.state.write_text(json.dumps({"session": session}), encoding="utf-8")
     limit_s = time.monotonic() + START_S
-    while b"Ray runtime started" not in (place.folder / "ray.log").read_bytes():
-        if child.poll() is not None or time.monotonic() > limit_s:
+    while b"Ray runtime started" not in log.read_bytes():
+        if not _members(session) or time.monotonic() > limit_s:
             stop(place)
-            raise ClusterError(f"Ray did not start: see {place.folder / 'ray.log'}")
+            raise ClusterError(f"Ray did not start: see {log}")
         time.sleep(POLL_S)
+
+
+def _spawn(command: list[str], log: Path) -> int:
+    """Run ``command`` in a session of its own, beyond the end of this process."""
+    writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        "/usr/bin/env",
+        command,
+        dict(os.environ),
+        setsid=True,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), writing, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
 
 
 @contextmanager
@@ -218,14 +232,15 @@ def stop(place: Place) -> bool:
     if session is None:
         place.state.unlink(missing_ok=True)
         return False
-    with suppress(ProcessLookupError):
-        os.kill(session, signal.SIGTERM)
-    limit_s = time.monotonic() + STOP_S
-    while (left := _members(session)) and time.monotonic() < limit_s:
-        time.sleep(POLL_S)
-    for process in left:
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+    for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
+        for process in _members(session):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+        limit_s = time.monotonic() + patience_s
+        while _members(session) and time.monotonic() < limit_s:
+            time.sleep(POLL_S)
+    with suppress(ChildProcessError):
+        os.waitpid(session, os.WNOHANG)
     place.state.unlink(missing_ok=True)
     return True
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 VOICE_MAP: Final = Path(__file__).parent / "voice.map"
-BOUND_PERCENT: Final = 150
+BOUND_PERCENT: Final = 125
 TRIES: Final = 5
 
 

@@ -79,5 +79,6 @@ async def turn_with_retries(url: str, text: str, voice: str = "") -> tuple[Told,
         told = await turn(url, text, voice)
         if told.reason == "stop":
             return told, attempt
+        print("again after", told)
         await asyncio.sleep(RETRY_S * attempt)
     return told, TRIES

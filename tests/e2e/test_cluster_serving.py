@@ -1,0 +1,287 @@
+"""Three replicas on fake engines behind HAProxy: where turns go, and what they live through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import wave
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from shoal.engine.api import Reference
+from shoal.engine.voices import VoiceStore
+from tests.cluster import Told, live_url, turn, turn_with_retries
+
+pytest.importorskip("ray")
+
+from shoal.deploy import cluster
+from shoal.deploy.haproxy import Ports
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore"),  # Ray's driver lives in this process
+]
+
+SLOTS = 8
+SPEED = 2.0
+VOICES = 12
+SENTENCE = "This sentence takes the fake about two seconds to speak."
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def recording() -> bytes:
+    """A second of a tone, as a WAV file."""
+    samples = (8000 * np.sin(np.arange(16_000) * 0.1)).astype("<i2")
+    file = BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16_000)
+        out.writeframes(samples.tobytes())
+    return file.getvalue()
+
+
+class Fleet:
+    """A cluster of fakes; ``args`` are those of its replicas."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = cluster.Place(folder, free_port(), Ports(free_port(), free_port(), 31_000))
+        self.port = free_port()
+        self.http = f"http://127.0.0.1:{self.port}"
+        self.args: dict[str, Any] = {
+            "engine": "fake",
+            "slots": SLOTS,
+            "fake_speed": SPEED,
+            "voices": str(folder / "voices"),
+            "drain_s": 30.0,
+        }
+        store = VoiceStore(folder / "voices")
+        for number in range(VOICES):
+            store.add(f"v{number}", [Reference(recording(), "a tone")])
+
+    def config(self, replicas: int) -> dict[str, Any]:
+        deployment = {
+            "name": "Replica",
+            "num_replicas": replicas,
+            "max_ongoing_requests": 1024,
+            "graceful_shutdown_timeout_s": 40,
+            "graceful_shutdown_wait_loop_s": 0.5,
+            "health_check_period_s": 1,
+            "ray_actor_options": {"num_cpus": 0.2},
+        }
+        return {
+            "proxy_location": "EveryNode",
+            "http_options": {"host": "127.0.0.1", "port": self.port},
+            "applications": [
+                {
+                    "name": "shoal",
+                    "route_prefix": "/",
+                    "import_path": "shoal.deploy.replica:app",
+                    "args": self.args,
+                    "deployments": [deployment],
+                }
+            ],
+        }
+
+    def deploy(self, replicas: int = 3) -> None:
+        cluster.deploy(self.place, self.config(replicas))
+        cluster.wait_until_running(self.place, "shoal", 60)
+        self.wait_for(replicas)
+
+    def wait_for(self, replicas: int, limit_s: float = 20) -> None:
+        """Until HAProxy sends turns to so many."""
+        until_s = time.monotonic() + limit_s
+        while len(self.servers("UP")) != replicas:
+            assert time.monotonic() < until_s, self.servers("")
+            time.sleep(0.1)
+
+    def servers(self, state: str) -> list[str]:
+        """Replicas that HAProxy has in that state."""
+        url = f"http://127.0.0.1:{self.place.ports.stats}/stats;csv"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                rows = [line.split(",") for line in answer.read().decode().splitlines()]
+        except (urllib.error.URLError, ConnectionError):
+            return []
+        return [
+            row[1].rpartition("-")[2]
+            for row in rows
+            if len(row) > 17 and row[1].startswith("SERVE_REPLICA") and row[17].startswith(state)
+        ]
+
+    def replica_processes(self) -> list[int]:
+        found: list[int] = []
+        for process in cluster.members(self.place):
+            name = Path(f"/proc/{process}/cmdline").read_bytes()
+            if name.startswith(b"ray::ServeReplica"):
+                found.append(process)
+        return found
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:  # short: sockets lie in it
+        fleet = Fleet(Path(folder))
+        cluster.start(fleet.place, cpus=2)
+        try:
+            fleet.deploy()
+            yield fleet
+        finally:
+            cluster.stop(fleet.place)
+
+
+@asynccontextmanager
+async def callers(fleet: Fleet, number: int) -> AsyncIterator[list[tuple[Told, int]]]:
+    """So many clients, each making one turn after the other; the list fills as turns end."""
+    ended: list[tuple[Told, int]] = []
+    stop = asyncio.Event()
+
+    async def call(caller: int) -> None:
+        voice = f"v{caller % VOICES}"
+        while not stop.is_set():
+            ended.append(await turn_with_retries(live_url(fleet.http, voice), SENTENCE, voice))
+
+    tasks = [asyncio.create_task(call(caller)) for caller in range(number)]
+    try:
+        yield ended
+    finally:
+        stop.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_a_zipf_mix_finds_its_voices_where_they_are(fleet: Fleet) -> None:
+    draw = random.Random(4)
+    weights = [1 / (rank + 1) ** 1.1 for rank in range(VOICES)]
+    plan = draw.choices([f"v{number}" for number in range(VOICES)], weights, k=260)
+    seen: set[tuple[str, str]] = set()
+    hits = 0
+    gate = asyncio.Semaphore(10)
+
+    async def one(voice: str) -> None:
+        nonlocal hits
+        async with gate:
+            told = await turn(live_url(fleet.http, voice), "Hello there.", voice)
+            assert told.reason == "stop"
+            hits += (told.replica, voice) in seen
+            seen.add((told.replica, voice))
+
+    await asyncio.gather(*(one(voice) for voice in plan))
+    first = len(set(plan))
+    rate = hits / (len(plan) - first)
+    copies = len(seen) / first
+    print(f"affinity: {rate:.3f} of {len(plan)}, {copies:.2f} copies of a voice")
+    assert rate >= 0.95
+
+
+async def test_a_hot_voice_spreads_and_unnamed_voices_are_dealt_out(fleet: Fleet) -> None:
+    hot = await asyncio.gather(
+        *(turn(live_url(fleet.http, "v1"), SENTENCE, "v1") for _ in range(18))
+    )
+    places = Counter(told.replica for told in hot)
+    assert {told.reason for told in hot} == {"stop"}
+    assert len(places) == 3 and max(places.values()) <= SLOTS
+    unnamed = await asyncio.gather(*(turn(live_url(fleet.http), SENTENCE) for _ in range(12)))
+    assert len({told.replica for told in unnamed}) == 3
+
+
+async def test_overload_is_refused_at_once_and_live_turns_do_not_notice(fleet: Fleet) -> None:
+    url = live_url(fleet.http)
+    quiet = await asyncio.gather(*(turn(url, SENTENCE) for _ in range(3 * SLOTS)))
+    assert {told.reason for told in quiet} == {"stop"}
+    live = [asyncio.create_task(turn(url, SENTENCE)) for _ in range(3 * SLOTS)]
+    await asyncio.sleep(0.5)
+    refused = [await turn(url, "No room.") for _ in range(20)]
+    ended = await asyncio.gather(*live)
+    assert {told.status for told in refused} == {503}
+    seconds = sorted(told.seconds for told in refused)
+    print(f"refused in {seconds[10] * 1e3:.1f} ms, at most {seconds[-1] * 1e3:.1f} ms")
+    assert seconds[18] < 0.05
+    assert {told.reason for told in ended} == {"stop"}
+    before = sorted(told.least_lead_s for told in quiet)[len(quiet) // 2]
+    after = sorted(told.least_lead_s for told in ended)[len(ended) // 2]
+    print(f"median least lead {before * 1e3:.0f} ms, under overload {after * 1e3:.0f} ms")
+    assert after > before - 0.05
+
+
+async def test_a_killed_replica_takes_only_its_own_streams_along(fleet: Fleet) -> None:
+    live = [asyncio.create_task(turn(live_url(fleet.http), SENTENCE)) for _ in range(18)]
+    await asyncio.sleep(0.6)
+    os.kill(fleet.replica_processes()[0], signal.SIGKILL)
+    ended = await asyncio.gather(*live)
+    lost = {told.replica for told in ended if told.reason != "stop"}
+    assert len(lost) == 1
+    others = [told for told in ended if told.replica not in lost]
+    assert len(others) >= 6 and {told.reason for told in others} == {"stop"}
+    again = await asyncio.gather(
+        *(turn_with_retries(live_url(fleet.http), SENTENCE) for _ in range(8))
+    )
+    assert {told.reason for told, _ in again} == {"stop"}
+    await asyncio.to_thread(fleet.wait_for, 3, 40)
+
+
+async def test_a_rolling_update_under_load_loses_no_turn(fleet: Fleet) -> None:
+    before = set(fleet.servers("UP"))
+    async with connect(live_url(fleet.http) + "?pool=1", compression=None) as idle:
+        async with callers(fleet, 9) as ended:
+            await asyncio.sleep(1)
+            fleet.args["max_sockets"] = 900
+            await asyncio.to_thread(fleet.deploy)
+            moved = len(ended)
+            await asyncio.sleep(2)
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(idle.recv(), 5)
+    after = set(fleet.servers("UP"))
+    assert len(after) == 3 and not before & after
+    failed = [told for told, _ in ended if told.reason != "stop"]
+    tries = Counter(tries for _, tries in ended)
+    print(f"{len(ended)} turns, tries {dict(tries)}")
+    assert failed == [] and len(ended) > 30 and moved < len(ended)
+    assert {told.replica for told, _ in ended[-3:]} <= after
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
+
+
+async def test_a_socket_that_is_kept_is_told_to_go_and_its_turn_is_finished(fleet: Fleet) -> None:
+    """A client in the middle of a turn when its replica is told to leave hears it to the end."""
+    async with connect(live_url(fleet.http), compression=None, max_size=None) as socket:
+        for event in (
+            {"event": "start", "request": {"text": "", "format": "pcm", "sample_rate": 24_000}},
+            {"event": "text", "text": SENTENCE},
+        ):
+            await socket.send(msgpack.packb(event))
+        fleet.args["max_sockets"] = 901
+        update = asyncio.create_task(asyncio.to_thread(fleet.deploy))
+        await asyncio.sleep(4)
+        await socket.send(msgpack.packb({"event": "text", "text": " And one more."}))
+        await socket.send(msgpack.packb({"event": "stop"}))
+        reason, audio = "", 0
+        async for frame in socket:
+            message = msgpack.unpackb(frame)
+            audio += len(message.get("audio", b""))
+            if message["event"] == "finish":
+                reason = message["reason"]
+        assert reason == "stop" and audio > 48_000
+        assert socket.close_code in (1000, 1001)
+    await update
