@@ -105,10 +105,10 @@ def load_square(W, n0, k0, N, KW, BN: tl.constexpr, BK: tl.constexpr):
 @triton.jit
 def rms_factors(SQUARES, m, live, total, channels, eps, GROUPS: tl.constexpr):
     """fp32 [steps]: one over the root of the mean square, from [GROUPS, total] sums of squares."""
-    sum = tl.zeros_like(m).to(tl.float32)
+    total_squares = tl.zeros_like(m).to(tl.float32)
     for group in tl.static_range(GROUPS):
-        sum += tl.load(SQUARES + group * total + m, mask=live, other=0.0)
-    return tl.rsqrt(sum / channels + eps)
+        total_squares += tl.load(SQUARES + group * total + m, mask=live, other=0.0)
+    return tl.rsqrt(total_squares / channels + eps)
 
 
 @triton.jit

@@ -44,7 +44,11 @@ def last_kernel(
     # tanh by the exponential of a value that is never positive, which cannot overflow.
     e = tl.exp(-2.0 * tl.abs(v))
     t = (1.0 - e) / (1.0 + e)
-    tl.store(OUT + m, tl.where(v < 0, -t, t), mask=m < total)
+    t = tl.where(v < 0, -t, t)
+    if OUT.dtype.element_ty == tl.int16:
+        # Adding 1.5 * 2^23 rounds to a whole number.
+        t = ((t * 32767.0 + 12582912.0) - 12582912.0).to(tl.int16)
+    tl.store(OUT + m, t, mask=m < total)
 
 
 def last_conv(
@@ -56,7 +60,8 @@ def last_conv(
     *,
     pdl: bool = False,
 ) -> None:
-    """out fp32 [rows, length] <- tanh of a convolution to one channel of ``taps`` taps.
+    """out [rows, length] <- tanh of a convolution of ``taps`` taps to one channel: fp32, or int16
+    up to 32,767.
 
     ``tapped`` fp32 [rows, taps - 1 + length, 8], contiguous: a step's products with the taps, the
     oldest first. ``bias`` fp32 [1].

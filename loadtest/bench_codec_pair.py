@@ -11,16 +11,15 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from shoal.engine.config import EngineConfig
-from shoal.engine.cuda.load import device_runner
+from shoal.engine.cuda.load import placed_weights
 from shoal.engine.cuda.sm_share import SharedOut
 from shoal.engine.cuda.vocoder import Vocoder
+from shoal.engine.cuda_runner import CudaRunner
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
 from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
 
@@ -116,12 +115,14 @@ def pairs(figures: dict[str, Any]) -> bool:
     device = torch.device("cuda")
     most = max(BATCHES)
     pages = most * -(-(CONTEXT + _MOST_STEPS) // 64) + 64
-    config = EngineConfig(Path("random:s2-pro"), "cuda", "fp8", slots=most, pages=pages)
     weights, codec = random_weights(S2_PRO, device), random_codec(device)
-    runner = device_runner(
-        config, S2_PRO, weights, byte_tokenizer(S2_PRO), codec, device, lambda _: None
+    placed = placed_weights(
+        S2_PRO, weights, byte_tokenizer(S2_PRO), "fp8", device, lambda _line: None
     )
     del weights
+    runner = CudaRunner(
+        S2_PRO, placed, codec, slots=most, pages=pages, device=device, buckets=BATCHES
+    )
     runner.warm_up()
     kept_up = True
     for rows in BATCHES:

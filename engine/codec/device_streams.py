@@ -336,12 +336,18 @@ class DeviceStreams:
         rows, frames, _ = codes.shape
         samples = self._network.config.frame_samples * frames
         out = torch.empty(rows, samples, device=self._device)
+        self.run_into(slots, codes, reset, out)
+        return out
+
+    def run_into(self, slots: Tensor, codes: Tensor, reset: Tensor, out: Tensor) -> None:
+        """:meth:`run` to ``out`` [B, T * frame_samples], contiguous: float32, or int16 up to
+        32,767."""
+        rows, frames, _ = codes.shape
         most = max(1, self._pass_frames // frames)
         for at in range(0, rows, most):
             part = slice(at, min(rows, at + most))
             for _, launch in self.launches(slots[part], codes[part], reset[part], out[part]):
                 launch()
-        return out
 
     def launches(
         self, slots: Tensor, codes: Tensor, reset: Tensor, out: Tensor

@@ -68,6 +68,15 @@ class StreamDecoder:
         for the device, so that it can be captured."""
         return self._state.run(slots, codes, reset)
 
+    @torch.inference_mode()
+    def pcm_at(self, slots: Tensor, codes: Tensor, reset: Tensor, out: Tensor) -> None:
+        """``out`` int16 [B, T * frame_samples], contiguous <- :meth:`decode_at` times 32,767."""
+        if isinstance(self._state, _TorchStreams):
+            sound = self._state.run(slots, codes, reset)
+            out.copy_((sound.float().clamp(-1.0, 1.0) * 32767.0).round())
+        else:
+            self._state.run_into(slots, codes, reset, out)
+
 
 class _TorchStreams:
     """The decoding network in plain torch with the state of its streams."""

@@ -75,9 +75,8 @@ class Vocoder:
 
     def _body(self, rows: int, frames: int) -> None:
         codes = self._codes[: rows * frames * self._codebooks].view(rows, frames, -1)
-        sound = self._decoder.decode_at(self._slots[:rows], codes, self._reset[:rows])
-        pcm = (sound.float().clamp(-1.0, 1.0) * 32767.0).round()
-        self._pcm[: sound.numel()].view_as(sound).copy_(pcm)
+        pcm = self._pcm[: rows * frames * self._frame_samples].view(rows, -1)
+        self._decoder.pcm_at(self._slots[:rows], codes, self._reset[:rows], pcm)
 
     @torch.inference_mode()
     def run(self, batch: VocodeBatch) -> Int16Array:

@@ -84,6 +84,18 @@ def test_many_rows_go_through_in_passes(
         assert snr_db(wanted[row][: device_codec.frame_samples], sound[row]) > 50
 
 
+def test_pcm_is_the_sound_rounded(device_codec: Codec, streams: Tensor) -> None:
+    codes, reset = streams[:1, :1].to(DEVICE), torch.zeros(1, dtype=torch.bool, device=DEVICE)
+    slots = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    frame = device_codec.frame_samples
+    for codec in (device_codec, load_codec(TINY, device=DEVICE)):
+        sound = StreamDecoder(codec, 1).decode_at(slots, codes, reset)
+        pcm = torch.zeros(1, frame, dtype=torch.int16, device=DEVICE)
+        StreamDecoder(codec, 1).pcm_at(slots, codes, reset, pcm)
+        assert int(pcm.abs().max()) > 100
+        assert float((pcm - sound * 32767).abs().max()) < 0.51
+
+
 def test_a_slot_keeps_half_of_what_it_keeps_in_float32(device_codec: Codec) -> None:
     kept = StreamDecoder(device_codec, 2).bytes_per_slot
     plain = StreamDecoder(load_codec(TINY), 2).bytes_per_slot
