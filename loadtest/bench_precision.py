@@ -68,7 +68,7 @@ FRAMES = 5
 TOLERANCE = 3.0
 WORSE = 1.5
 STANDARD_ERRORS = 4.0
-SENTENCES = Path(__file__).parents[1] / "tests" / "data" / "sents20.txt"
+SENTENCES = Path(__file__).resolve().parents[1] / "tests" / "data" / "sents20.txt"
 
 Frames = list[list[int]]
 
