@@ -38,6 +38,7 @@ from .api import (
     Pause,
     Pcm,
     Prepare,
+    Priority,
     PushText,
     Resume,
     Sampling,
@@ -77,6 +78,10 @@ class _Stream:
     frames: int = 0
     samples: int = 0
     segments: int = 0
+
+    @property
+    def backfill(self) -> bool:
+        return self.open.priority is Priority.BATCH
 
     @property
     def has_work(self) -> bool:
@@ -283,19 +288,26 @@ class FakeEngine:
         """Give free slots to who waits longest; refuse who waited too long or finds a queue."""
         now_s = time.monotonic()
         free = self._info.slots - sum(s.slot for s in self._streams.values())
-        waiting: list[tuple[float, StreamId]] = []
+        waiting: list[tuple[bool, float, StreamId]] = []
         for stream_id, stream in list(self._streams.items()):
             self._settle(stream_id, stream, events)
             if not stream.has_work or stream.slot:
                 continue
             if stream.waiting_since_s is None:
                 stream.waiting_since_s = now_s
-            waiting.append((stream.waiting_since_s, stream_id))
-        for place, (since_s, stream_id) in enumerate(sorted(waiting)):
+            waiting.append((stream.backfill, stream.waiting_since_s, stream_id))
+        # A frame is all that a stream of batch priority ever holds up.
+        live = sum(not batch for batch, _, _ in waiting)
+        for stream in self._streams.values():
+            if stream.slot and stream.backfill and free < live:
+                stream.slot, stream.waiting_since_s, free = False, now_s, free + 1
+        for place, (batch, since_s, stream_id) in enumerate(sorted(waiting)):
             stream = self._streams[stream_id]
             if place < free:
                 stream.slot, stream.slot_s, stream.waiting_since_s = True, now_s, None
-            elif now_s - since_s > self._wait_s or place - free >= self._max_waiting:
+            elif not batch and (
+                now_s - since_s > self._wait_s or place - free >= self._max_waiting
+            ):
                 self._fail(stream_id, Fault.BUSY, "Concurrency limit exceeded", events)
 
     def _settle(self, stream_id: StreamId, stream: _Stream, events: list[Event]) -> None:
@@ -371,6 +383,7 @@ class FakeEngine:
         self._stats = replace(
             self._stats,
             slots_busy=sum(s.slot for s in streams),
+            batch_slots=sum(s.slot and s.backfill for s in streams),
             streams_open=len(streams),
             streams_waiting=len(waits),
             oldest_wait_s=max(waits, default=0.0),

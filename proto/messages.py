@@ -24,6 +24,7 @@ MIN_PCM_BYTES: Final = 1025
 
 AudioFormat = Literal["wav", "pcm", "mp3", "opus", "flac", "ulaw", "alaw", "pcm_f32le"]
 LatencyMode = Literal["normal", "balanced", "low"]
+PriorityName = Literal["live", "batch"]
 ClientId = str | int
 """A name that a client chose; it comes back as it was."""
 FinishReason = Literal["stop", "error"]
@@ -72,6 +73,8 @@ class TtsRequest:
     max_new_tokens: int | None = None
     condition_on_previous_chunks: bool = True
     seed: int | None = None
+    priority: PriorityName = "live"
+    """``batch``: nobody listens; live turns go first, at any time."""
 
 
 # From the client --------------------------------------------------------------------------------

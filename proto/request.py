@@ -112,6 +112,8 @@ def parse_request(fields: Mapping[str, object]) -> TtsRequest:
         max_new_tokens=_max_new_tokens(fields),
         condition_on_previous_chunks=_flag(fields, "condition_on_previous_chunks", True),
         seed=_seed(fields),
+        # Ours alone: what others may mean by it is nothing to us.
+        priority="batch" if fields.get("priority") == "batch" else "live",
     )
 
 

@@ -23,6 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands)
     _add_say(commands)
+    _add_batch(commands)
     _add_voice(commands)
     _add_mcp(commands)
     _add_load(commands)
@@ -78,6 +79,24 @@ def _add_say(commands: Commands) -> None:
     say.add_argument("--api-key", metavar="KEY")
     _engine_flags(say)
     say.set_defaults(command="say")
+
+
+def _add_batch(commands: Commands) -> None:
+    batch = commands.add_parser(
+        "batch",
+        help="speak many texts to files",
+        description="Speak the lines of a file, {id, text, voice?, seed?, format?} each, to files "
+        "named by their ids, behind all live turns. Run it again to go on where it stopped.",
+    )
+    batch.add_argument("file", type=Path, metavar="FILE.jsonl")
+    batch.add_argument("-o", "--out", type=Path, metavar="DIR", required=True)
+    where = batch.add_mutually_exclusive_group()
+    where.add_argument("--url", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the server")
+    where.add_argument("--local", action="store_true", help="no server: load the model here")
+    batch.add_argument("--jobs", type=_positive, default=4, metavar="N", help="spoken at once; 4")
+    batch.add_argument("--api-key", metavar="KEY")
+    _engine_flags(batch)
+    batch.set_defaults(command="batch")
 
 
 def _add_voice(commands: Commands) -> None:

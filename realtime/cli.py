@@ -24,7 +24,7 @@ from typing import BinaryIO
 from shoal.engine.api import Engine, Reference
 from shoal.engine.api import Progress as Report
 from shoal.engine.checkpoint import CheckpointError
-from shoal.engine.config import BUILTIN_VOICE, EngineConfig
+from shoal.engine.config import BUILTIN_VOICE, EngineConfig, Limits
 from shoal.loadtest.command import run
 
 from .arguments import build_parser
@@ -77,7 +77,17 @@ def _engine_config(flags: argparse.Namespace) -> EngineConfig:
         dtype=flags.dtype or setting("dtype") or "auto",
         slots=slots,
         voices_dir=_voices_dir(),
+        limits=_limits(),
     )
+
+
+def _limits() -> Limits:
+    chosen = setting("batch_streams")
+    if chosen is None:
+        return Limits()
+    if not chosen.isdigit():
+        raise CommandError("SHOAL_BATCH_STREAMS has no usable value")
+    return Limits(batch_streams=int(chosen))
 
 
 def _voices_dir() -> Path:
@@ -195,6 +205,40 @@ def _say(flags: argparse.Namespace) -> int:
     return 0
 
 
+def _batch(flags: argparse.Namespace) -> int:
+    from .batch import FAILED, run_batch
+    from .batch_folder import Folder, FolderBusy
+    from .batch_speakers import LocalSpeaker, RemoteSpeaker
+    from .say import SayError
+
+    if not flags.local and (flags.model or flags.device or flags.dtype):
+        raise UsageError("--model, --device and --dtype need --local: a server has its own")
+    progress = Progress(sys.stderr)
+    with contextlib.ExitStack() as closing:
+        try:
+            folder = closing.enter_context(Folder(flags.out))
+            if flags.local:
+                speaker = closing.enter_context(LocalSpeaker(_load(flags, progress)))
+            else:
+                speaker = RemoteSpeaker(flags.url, flags.api_key or setting("api_key"))
+                speaker.check()
+            tally = run_batch(
+                flags.file,
+                folder,
+                speaker,
+                workers=flags.jobs,
+                report=lambda tally: progress(str(tally)),
+            )
+        except (FolderBusy, SayError) as refusal:
+            raise CommandError(str(refusal)) from refusal
+        except OSError as error:
+            raise CommandError(f"{error.filename or flags.out}: {error.strerror}") from error
+    progress.done()
+    hint = f"; why: {flags.out / FAILED}" if tally.failed else ""
+    print(f"{tally}{hint}")
+    return 1 if tally.failed else 0
+
+
 def _stdin_pieces() -> Iterator[str]:
     """Standard input as it arrives, in pieces that end between characters."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -285,6 +329,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(
     {
         "serve": _serve,
         "say": _say,
+        "batch": _batch,
         "voice_add": _voice_add,
         "voice_list": _voice_list,
         "voice_remove": _voice_remove,

@@ -90,6 +90,7 @@ class Connection:
         self._session = Session(rules)
         self._writer = Writer(link, self._sent, self._flow)
         self._turn: Turn | None = None
+        self._counted = around.metrics.turns
         self._paused: api.StreamId | None = None
         self._timers = Timers()
         self._active_s = self._clock()
@@ -219,7 +220,9 @@ class Connection:
     def _begin(self, begin: BeginTurn) -> None:
         around = self._around
         around.hub.register(begin.stream, self.on_engine)
-        around.metrics.turns.inc()
+        batch = begin.request.priority == "batch"
+        self._counted = around.metrics.batch_turns if batch else around.metrics.turns
+        self._counted.inc()
         self._turn = Turn(
             begin.stream,
             begin.request,
@@ -243,7 +246,7 @@ class Connection:
     def _end(self, stream: api.StreamId) -> None:
         """The engine is through with the stream; its audio may still be on its way."""
         self._around.hub.forget(stream)
-        self._around.metrics.turns.dec()
+        self._counted.dec()
         if self._paused is not None:
             self._paused = None
             self._around.metrics.paused.dec()

@@ -30,7 +30,12 @@ class Metrics:
         registry = CollectorRegistry()
         self._registry = registry
         self.sockets = Gauge("shoal_sockets", "Open sockets", registry=registry)
-        self.turns = Gauge("shoal_turns", "Turns between start and finish", registry=registry)
+        self.turns = Gauge("shoal_turns", "Live turns between start and finish", registry=registry)
+        self.batch_turns = Gauge(
+            "shoal_batch_turns",
+            "Turns of batch priority between start and finish",
+            registry=registry,
+        )
         self.paused = Gauge(
             "shoal_turns_paused", "Turns whose client reads too slowly", registry=registry
         )
@@ -103,6 +108,8 @@ class _EngineCollector(Collector):
             ("queue_age_seconds", "Longest wait for a slot at the moment", now.oldest_wait_s),
             ("kv_pages_used", "Pages of the KV cache in use", now.pages_used),
             ("kv_pages", "Pages of the KV cache", now.pages_total),
+            ("batch_slots", "Slots that batch priority has", now.batch_slots),
+            ("batch_waiting", "Streams of batch priority that wait", now.batch_waiting),
             ("step_seconds", "The last decode step", now.last_step_s),
             ("engine_lead_seconds", "Least audio ahead of real time of any turn", now.min_lead_s),
         ):
@@ -110,6 +117,7 @@ class _EngineCollector(Collector):
         for name, text, value in (
             ("steps", "Decode steps", now.steps),
             ("frames", "Codec frames generated", now.frames),
+            ("parked", "Batch streams that lost their slot to live ones", now.parked),
             ("voices_encoded", "Voices whose recordings went through the codec", now.encoded),
         ):
             yield CounterMetricFamily(f"shoal_{name}", text, value)

@@ -28,4 +28,5 @@ def open_command(stream: api.StreamId, voice_id: str | None, request: TtsRequest
             min_chars=request.min_chunk_length,
             normalize=request.normalize,
         ),
+        api.Priority(request.priority),
     )

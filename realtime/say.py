@@ -33,7 +33,12 @@ OpenSink = Callable[[int], Sink]
 
 
 class SayError(Exception):
-    """The turn could not be spoken; the message is for the user."""
+    """The turn could not be spoken; the message is for the user. ``passing``: the same may well
+    be spoken a little later."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +120,14 @@ def say_remote(
         request["reference_id"] = voice
     if seed is not None:
         request["seed"] = seed
-    with _connected(address, api_key) as socket, _Turn(open_sink, REMOTE_RATE) as turn:
+    with connected(address, api_key) as socket, _Turn(open_sink, REMOTE_RATE) as turn:
         socket.send(codec.encode_start(request))
         _feed(lambda: _send_pieces(socket, pieces, turn))
         return turn.spoken(_listen(socket, turn))
 
 
-def _connected(address: str, api_key: str | None) -> ClientConnection:
+def connected(address: str, api_key: str | None) -> ClientConnection:
+    """:raises SayError: it cannot be reached or refuses."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         return connect(
@@ -135,15 +141,19 @@ def _connected(address: str, api_key: str | None) -> ClientConnection:
     except InvalidStatus as refusal:
         status = refusal.response.status_code
         hint = {401: ": give --api-key", 429: ": it is full"}.get(status, "")
-        raise SayError(f"{address} answered with HTTP {status}{hint}") from None
+        passing = status in (429, 502, 503, 504)
+        text = f"{address} answered with HTTP {status}{hint}"
+        raise SayError(text, passing=passing) from None
     except (InvalidHandshake, InvalidURI) as failure:
         raise SayError(f"{address} is no such server: {failure}") from None
     except TimeoutError:
-        raise SayError(f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s") from None
+        text = f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s"
+        raise SayError(text, passing=True) from None
     except OSError as failure:
         reason = failure.strerror or str(failure)
         raise SayError(
-            f"cannot reach {address} ({reason}): start one with 'shoal serve', or use --local"
+            f"cannot reach {address} ({reason}): start one with 'shoal serve', or use --local",
+            passing=True,
         ) from None
 
 

@@ -52,6 +52,7 @@ class Turn:
         self.sent_audio_s = 0.0
         self.ttfa_s: float | None = None
         self._format = request.format
+        self._listened_to = request.priority == "live"
         self._metrics = metrics
         self._encoder = TurnEncoder(request, model_rate)
         self._lane = pool.lane() if self._encoder.off_loop else None
@@ -138,10 +139,12 @@ class Turn:
             self._first_sent_s = self._lead_from_s = now_s
             if self._first_text_s is not None and self._first_pcm_s is not None:
                 self.ttfa_s = now_s - self._first_text_s
-                metrics.first_audio(self.ttfa_s, self._timing, now_s - self._first_pcm_s)
+                if self._listened_to:
+                    metrics.first_audio(self.ttfa_s, self._timing, now_s - self._first_pcm_s)
         else:
             lead_s = self._lead_audio_s - (now_s - self._lead_from_s)
-            metrics.playout_lead_s.observe(lead_s)
+            if self._listened_to:
+                metrics.playout_lead_s.observe(lead_s)
             if lead_s < 0:  # the client has run dry and plays on from here
                 self._lead_from_s, self._lead_audio_s = now_s, 0.0
         self._lead_audio_s += audio_s

@@ -189,6 +189,7 @@ def _tts_request() -> Json:
             "repetition_penalty": _bounded(0.9, 2),
             "max_new_tokens": _or_null({**_INTEGER, "minimum": 0}),
             "seed": _or_null(_INTEGER),
+            "priority": {**_STRING, "default": "live"},
         },
         required=("text",),
     )

@@ -22,6 +22,7 @@ from shoal.engine.api import (
     Opened,
     Pause,
     Pcm,
+    Priority,
     PushText,
     Reference,
     Resume,
@@ -30,7 +31,7 @@ from shoal.engine.api import (
     StreamId,
     Voice,
 )
-from shoal.engine.fake import FakeEngine
+from shoal.engine.fake import FakeEngine, tone
 
 S, T = StreamId(1), StreamId(2)
 
@@ -217,3 +218,27 @@ def test_it_fails_a_stream_where_it_was_told_to(drive: Callable[..., Driver]) ->
     events = driver.until_over()
     assert audio(events)
     assert isinstance(events[-1], Failed) and events[-1].fault is Fault.ENGINE
+
+
+def test_batch_priority_gives_its_slot_to_a_live_turn_and_goes_on_where_it_was(
+    drive: Callable[..., Driver],
+) -> None:
+    driver = drive(slots=1)
+    text = "A long sentence that somebody else may well interrupt."
+    driver.submit(Open(S, priority=Priority.BATCH), PushText(S, text), EndText(S))
+    seen = driver.until(lambda e: isinstance(e, Pcm))
+    driver.submit(Open(T), PushText(T, "Hello."), EndText(T))
+    seen += driver.until(lambda e: isinstance(e, Finished) and e.stream == T)
+    assert not any(isinstance(e, Finished) and e.stream == S for e in seen)
+    seen += driver.until_over(S)
+    info = driver.engine.info
+    mine = [e for e in seen if e.stream == S]
+    assert audio(mine) == tone(text, "", 0, info.sample_rate, info.frame_samples)
+
+
+def test_batch_priority_waits_without_a_limit(drive: Callable[..., Driver]) -> None:
+    driver = drive(slots=1, speed=10.0, wait_s=0.02, max_waiting=0)
+    driver.submit(Open(S), PushText(S, "A sentence that takes a while."), EndText(S))
+    driver.until(lambda e: isinstance(e, Pcm))
+    driver.submit(Open(T, priority=Priority.BATCH), PushText(T, "Hello."), EndText(T))
+    assert isinstance(driver.until_over(T)[-1], Finished)
