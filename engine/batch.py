@@ -68,6 +68,8 @@ class Batch:
         self.cut_off = 0
         """Utterances ended at their frame limit: the model did not stop by itself."""
         self.parked = 0
+        self.arriving = False
+        """A live stream has text and no sound yet: batch priority keeps out of its steps."""
         self.wake_s: float | None = None
         """When a stream that sat out the last planned step may be due again."""
 
@@ -291,7 +293,7 @@ class Batch:
         chosen, wait_s = choose(leads, starting, self._limits)
         self.wake_s = None if wait_s is None else now + wait_s
         due = [able[index] for index in chosen]
-        return due + backfill if spare(leads, starting, self._limits) else due
+        return due + backfill if spare(leads, starting or self.arriving, self._limits) else due
 
     def _join(self, stream: Stream, now: float) -> Join:
         assert stream.slot is not None and stream.context is not None

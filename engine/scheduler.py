@@ -50,7 +50,7 @@ from .jobs import (
 )
 from .memory import Memory, prefix_pages
 from .outgoing import Outgoing
-from .runner import Int32Array, RunnerSpec, StepPlan, StepResult
+from .runner import RunnerSpec, StepPlan, StepResult
 from .seating import Seating
 from .streams import Phase, Stream
 from .text import FlushMark, Segment, TextFeed, TextLimitError
@@ -165,8 +165,8 @@ class Scheduler:
                 self._awake[sid] = stream
             case Prefilled(job, error):
                 self._prefilled(job, error)
-            case VoiceReady(job, columns):
-                self._voice_ready(job, columns)
+            case VoiceReady():
+                self._voice_ready(message)
             case VoiceFailed(job, fault, text):
                 for stream in self._voicing.failed(job):
                     self._fail(stream, fault, text)
@@ -175,10 +175,12 @@ class Scheduler:
                 if stream is not None:
                     stream.playing_since_s, stream.frames_before = at_s, frames_before
 
-    def _voice_ready(self, job: int, columns: Int32Array) -> None:
+    def _voice_ready(self, voice: VoiceReady) -> None:
+        job, columns = voice.job, voice.columns
         most = int(self._defaults.max_context * self._limits.prefix_share)
         if len(columns) <= most:
             for stream in self._voicing.prepared(job, columns):
+                stream.note = voice.note
                 self._awake[stream.id] = stream
             return
         text = (
@@ -207,6 +209,7 @@ class Scheduler:
     def advance(self, now: float) -> None:
         """Move every stream on that can move: text to segments, segments to slots."""
         waiting: list[Stream] = []
+        arriving = False
         self._seating.begin()
         for stream in list(self._awake.values()):
             if not stream.announced:
@@ -216,6 +219,8 @@ class Scheduler:
                 self._next_utterance(stream, now)
             if stream.phase is Phase.WAITING and stream.id in self._streams:
                 waiting.append(stream)
+            arriving |= stream.arriving
+        self._batch.arriving = arriving
         self._seating.seat(waiting, now)
 
     def _announce(self, stream: Stream, now: float) -> None:
@@ -226,7 +231,8 @@ class Scheduler:
         elif prefix.ready:
             stream.announced = True
             waited = now - stream.opened_s
-            self.out.events.append(Opened(stream.id, waited, stream.prefix_was_cached))
+            opened = Opened(stream.id, waited, stream.prefix_was_cached, stream.note)
+            self.out.events.append(opened)
 
     def _read(self, stream: Stream, now: float) -> None:
         """Take what the stream's text is ready to give."""

@@ -84,6 +84,8 @@ class Stream:
     announced: bool = False
     """``Opened`` was sent."""
     prefix_was_cached: bool = True
+    note: str = ""
+    """What ``Opened`` tells the client of its voice."""
 
     # Text
     composing: bool = False
@@ -146,6 +148,12 @@ class Stream:
     def backfill(self) -> bool:
         """Nobody listens: it has what live streams leave over."""
         return self.opened.priority is Priority.BATCH
+
+    @property
+    def arriving(self) -> bool:
+        """Somebody waits for its next sound, and it has no steps yet."""
+        silent = self.playing_since_s is None and not self.backfill
+        return silent and (self.composing or self.phase is Phase.WAITING)
 
     def lead_s(self, now: float, frame_s: float) -> float | None:
         """Sound that was made and not heard yet; None while nothing is playing."""
