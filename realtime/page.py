@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 _WEB: Final = Path(__file__).parent / "web"
 # Nothing from elsewhere, nothing inline: what a user types can only ever be text.
@@ -27,7 +28,16 @@ _HEADERS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def routes() -> list[BaseRoute]:
-    return [Route("/", _index), Mount("/web", StaticFiles(directory=_WEB))]
+    return [Route("/", _index), Mount("/web", _Files(directory=_WEB))]
+
+
+class _Files(StaticFiles):
+    """The page's parts, asked for anew each time: those of two versions do not fit together."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response
 
 
 async def _index(_: Request) -> Response:

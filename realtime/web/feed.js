@@ -1,24 +1,54 @@
 // Text as a language model gives it: pieces of about a token, at a rate, until it is told to stop.
 
+const PAGE_CHARS = 500; // of a text that is there all at once: sent as it is needed, not before
+const BEGUN_CHARS = 2000; // may be with the server, unspoken
+const QUIET_MS = 2000; // after which the server seems to want more
+
 export class Feed {
-  constructor(text, tokensPerSecond, onPiece, onEnd) {
-    this.pieces = tokensPerSecond > 0 ? text.match(/\s*\S{1,4}|\s+$/g) ?? [] : [text];
-    this.interval = tokensPerSecond > 0 ? 1000 / tokensPerSecond : 0;
-    this.onPiece = onPiece;
-    this.onEnd = onEnd;
+  // `ahead` answers whether there is sound enough for now: then nothing more is sent.
+  constructor(text, tokensPerSecond, { onPiece, onEnd, ahead }) {
+    const steady = tokensPerSecond > 0;
+    const piece = steady ? /\s*\S{1,4}|\s+$/gu : /[^]{1,500}(?=\s|$)|[^]{1,500}/gu;
+    this.pieces = text.match(piece) ?? [];
+    this.interval = steady ? 1000 / tokensPerSecond : PAGE_CHARS / 10;
+    this.burst = steady ? 1 : Math.ceil(BEGUN_CHARS / PAGE_CHARS);
+    Object.assign(this, { onPiece, onEnd, ahead });
     this.sent = 0;
-    this.started = performance.now();
+    this.unspoken = 0;
+    this.credit = this.burst;
+    this.last = performance.now();
+    this.spoke = this.last;
     this.step();
   }
 
   // Timers of a page are coarse: each call sends all that is due by now.
   step() {
-    const due = this.interval
-      ? 1 + Math.floor((performance.now() - this.started) / this.interval)
-      : this.pieces.length;
-    while (this.sent < Math.min(due, this.pieces.length)) this.onPiece(this.pieces[this.sent++]);
+    const now = performance.now();
+    this.credit = Math.min(this.credit + (now - this.last) / this.interval, 1000);
+    this.last = now;
+    while (this.sent < this.pieces.length && this.credit >= 1) {
+      if (this.held(now)) {
+        this.credit = Math.min(this.credit, 1);
+        break;
+      }
+      const piece = this.pieces[this.sent++];
+      this.unspoken += piece.length;
+      this.credit -= 1;
+      this.onPiece(piece);
+    }
     if (this.sent === this.pieces.length) this.onEnd();
     else this.timer = setTimeout(() => this.step(), this.interval);
+  }
+
+  held(now) {
+    if (this.ahead()) return true;
+    return this.unspoken >= BEGUN_CHARS && now - this.spoke < QUIET_MS;
+  }
+
+  // So many characters have become sound.
+  heard(chars) {
+    this.unspoken = Math.max(0, this.unspoken - chars);
+    this.spoke = performance.now();
   }
 
   stop() {

@@ -1,13 +1,14 @@
 // The page: one turn at a time over one socket that is kept, and what is seen of it.
 
+import { cloning } from "./clone.js";
 import { Feed } from "./feed.js";
 import { Player, RATE } from "./player.js";
-import { Recorder } from "./recorder.js";
 import { Server } from "./server.js";
 import { Transcript } from "./transcript.js";
 import { Wave } from "./wave.js";
 
 const HEALTH_MS = 3000;
+const ENOUGH_S = 30; // of sound that waits: no more text until less does
 const $ = (id) => document.getElementById(id);
 
 const server = new Server(() => $("key").value.trim());
@@ -15,8 +16,12 @@ const transcript = new Transcript($("spoken"));
 const wave = new Wave($("wave"));
 const player = new Player(report);
 let socket = null;
-let feed = null;
-let turn = null; // { asked, audio, heard, cut }: times of the turn that is on, ms of the page
+let connecting = null;
+let turns = 0;
+let sounding = 0; // the turn that the socket's audio belongs to
+// The turn that is on: { id, asked, audio, cut } with times in ms of the page. `finished`: all of
+// it came from the server. `over`: nothing more of it is wanted, or heard.
+let turn = { id: 0, over: true };
 
 // One turn -----------------------------------------------------------------------------------------
 
@@ -24,26 +29,32 @@ async function speak() {
   const text = $("text").value;
   if (!text.trim()) return fail("There is no text to speak.");
   stop();
+  player.cut();
+  const mine = (turn = { id: ++turns });
   $("problem").hidden = true;
+  busy(true);
   try {
     await Promise.all([player.open(), connect()]);
   } catch (error) {
-    return fail(error.message);
+    if (turn === mine) {
+      turn.over = true;
+      busy(false);
+      fail(error.message);
+    }
+    return;
   }
+  if (turn !== mine || turn.over) return; // another click came in between
   transcript.clear();
   for (const id of ["ttfa", "heard", "silenced"]) $(id).textContent = "–";
   $("gaps").textContent = "0";
   player.begin();
-  turn = {};
-  send({ event: "start", timestamps: true, request: request() });
+  send({ event: "start", timestamps: true, context_id: turn.id, request: request() });
   turn.asked = performance.now();
-  feed = new Feed(
-    text,
-    Number($("feed").value),
-    (piece) => send({ event: "text", text: piece }),
-    () => send({ event: "stop" }),
-  );
-  busy(true);
+  turn.feed = new Feed(text, Number($("feed").value), {
+    onPiece: (piece) => send({ event: "text", text: piece }),
+    onEnd: () => send({ event: "stop" }),
+    ahead: () => player.buffered > ENOUGH_S,
+  });
 }
 
 function request() {
@@ -62,7 +73,7 @@ function send(message) {
 
 // Silence now, and nothing more of this turn: the barge-in of a conversation.
 function interrupt() {
-  if (!turn) return;
+  if (turn.over) return;
   turn.cut = performance.now();
   player.cut();
   transcript.cut();
@@ -70,10 +81,9 @@ function interrupt() {
 }
 
 function stop() {
-  feed?.stop();
-  feed = null;
-  if (turn && !turn.finished) send({ event: "cancel" });
-  if (turn) turn.over = true;
+  turn.feed?.stop();
+  if (turn.asked && !turn.over && !turn.finished) send({ event: "cancel" });
+  turn.over = true;
   busy(false);
 }
 
@@ -85,22 +95,36 @@ function busy(on) {
 
 async function connect() {
   if (socket?.readyState === WebSocket.OPEN) return;
-  socket = await server.connect();
+  connecting ??= server.connect().finally(() => (connecting = null));
+  const opened = await connecting;
+  if (socket === opened) return;
+  socket = opened;
   seen(true);
-  socket.onmessage = ({ data }) => (data instanceof ArrayBuffer ? sound(data) : heard(JSON.parse(data)));
-  socket.onclose = () => {
-    socket = null;
-    if (turn && !turn.over && !turn.finished) {
-      fail("The server went away in the middle of this.");
-      player.end();
-      stop();
-    }
-    look();
+  opened.onmessage = ({ data }) => {
+    if (socket !== opened) return;
+    if (data instanceof ArrayBuffer) sound(data);
+    else heard(JSON.parse(data));
+  };
+  opened.onclose = () => {
+    if (socket === opened) lost();
   };
 }
 
+function lost() {
+  socket = null;
+  sounding = 0;
+  look();
+  if (turn.over || turn.finished || !turn.asked) return;
+  turn.feed.stop();
+  turn.finished = true; // what came before is heard to its end, or until it is interrupted
+  player.end();
+  fail("The server went away in the middle of this.");
+  if (!turn.audio) stop();
+}
+
 function sound(buffer) {
-  if (!turn || turn.over) return;
+  // Audio that was on its way when another turn was asked for is none of that turn's.
+  if (turn.over || sounding !== turn.id) return;
   if (!turn.audio) {
     turn.audio = performance.now();
     $("ttfa").textContent = `${Math.round(turn.audio - turn.asked)} ms`;
@@ -109,14 +133,18 @@ function sound(buffer) {
 }
 
 function heard(message) {
-  if (!turn || turn.over) return;
+  if (message.event === "ready") sounding = message.context_id;
+  if (turn.over || message.context_id !== turn.id) return;
   switch (message.event) {
     case "aligned":
-      return transcript.align(message);
+      turn.feed.heard(transcript.align(message));
+      return;
     case "finish":
       turn.finished = true;
+      turn.feed.stop();
       player.end();
       if (message.reason !== "stop") fail(message.message ?? "The server could not speak this.");
+      if (!turn.audio) stop();
       return;
     case "error":
       return fail(message.error);
@@ -131,28 +159,25 @@ function fail(message) {
 // What the player says -----------------------------------------------------------------------------
 
 function report(state) {
-  if (!turn) return;
   if (state.started) {
-    turn.heard = performance.now();
-    $("heard").textContent = `${Math.round(turn.heard - turn.asked)} ms`;
+    $("heard").textContent = `${Math.round(performance.now() - turn.asked)} ms`;
   } else if (state.silent) {
     if (turn.cut) $("silenced").textContent = `${Math.round(performance.now() - turn.cut)} ms`;
-  } else if (state.done) {
-    transcript.played(Infinity);
-    turn.over = true;
-    busy(false);
-    $("level").value = 0;
-    $("buffered").textContent = "0.00 s";
-    $("played").textContent = `${state.played.toFixed(1)} s`;
+    level(0);
   } else {
-    wave.add(state.peak);
+    wave.add(state.peak ?? 0);
     if (turn.over) return;
-    transcript.played(state.played);
-    $("level").value = state.buffered;
-    $("buffered").textContent = `${state.buffered.toFixed(2)} s`;
+    transcript.played(state.done ? Infinity : state.heard);
     $("played").textContent = `${state.played.toFixed(1)} s`;
-    $("gaps").textContent = String(state.gaps);
+    level(state.buffered ?? 0);
+    if (state.done) stop();
+    else $("gaps").textContent = String(state.gaps);
   }
+}
+
+function level(seconds) {
+  $("level").value = seconds;
+  $("buffered").textContent = `${seconds.toFixed(2)} s`;
 }
 
 // The server's state and its voices ----------------------------------------------------------------
@@ -174,57 +199,14 @@ async function voices(chosen = $("voice").value) {
   let items = [];
   try {
     items = await server.voices();
+    if ($("key").value) $("keyed").textContent = "The server takes this key.";
   } catch (error) {
-    if ($("key").value || $("access").open) fail(error.message);
-    else $("access").open = true;
+    $("access").open = true;
+    $("keyed").textContent = error.message;
   }
   const options = items.map(({ _id, title }) => new Option(title || _id, _id));
   $("voice").replaceChildren(new Option("Default voice", ""), ...options);
   $("voice").value = items.some(({ _id }) => _id === chosen) ? chosen : "";
-}
-
-// A voice of one's own -----------------------------------------------------------------------------
-
-let recorder = null;
-let recording = null;
-
-async function record() {
-  const on = recorder === null;
-  try {
-    if (on) {
-      const starting = new Recorder();
-      await starting.start();
-      recorder = starting;
-    } else {
-      const seconds = recorder.seconds;
-      recording = await recorder.stop();
-      recorder = null;
-      $("recorded").textContent = `${seconds.toFixed(1)} s recorded`;
-    }
-  } catch (error) {
-    recorder = null;
-    $("recorded").textContent = `no microphone: ${error.message}`;
-    return;
-  }
-  $("record").textContent = on ? "Stop recording" : "Record again";
-  $("record").setAttribute("aria-pressed", String(on));
-}
-
-async function clone(event) {
-  event.preventDefault();
-  const audio = $("recording").files[0] ?? recording;
-  if (!audio) {
-    $("cloned").textContent = "Choose an audio file or record one.";
-    return;
-  }
-  $("cloned").textContent = "Listening to it…";
-  try {
-    const voice = await server.addVoice($("title").value, $("words").value, audio);
-    $("cloned").textContent = `“${voice.title}” is ready.`;
-    await voices(voice._id);
-  } catch (error) {
-    $("cloned").textContent = error.message;
-  }
 }
 
 // Hands on -----------------------------------------------------------------------------------------
@@ -234,18 +216,16 @@ $("speak").addEventListener("submit", (event) => {
   speak();
 });
 $("cut").addEventListener("click", interrupt);
-$("record").addEventListener("click", record);
-$("recording").addEventListener("change", () => {
-  recording = null;
-  $("recorded").textContent = "";
-});
-$("cloning").addEventListener("submit", clone);
 $("key").addEventListener("change", () => {
   sessionStorage.setItem("key", $("key").value);
+  $("keyed").textContent = "";
+  if (turn.over) socket?.close(); // the next turn comes with this key
   voices();
 });
+$("access").addEventListener("submit", (event) => event.preventDefault());
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+  if (event.isComposing) return;
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.repeat) {
     event.preventDefault();
     speak();
   } else if (event.key === "Escape") {
@@ -253,5 +233,6 @@ document.addEventListener("keydown", (event) => {
   }
 });
 $("key").value = sessionStorage.getItem("key") ?? "";
+cloning(server, voices);
 look();
 setInterval(look, HEALTH_MS);

@@ -1,25 +1,43 @@
 // The microphone as a WAV file: the samples as they come, mono, 16 bit, at the card's rate.
 
 export class Recorder {
+  constructor() {
+    this.parts = [];
+    this.samples = 0;
+  }
+
   async start() {
+    if (!navigator.mediaDevices) throw new Error("browsers lend it only on https or localhost");
     this.stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
     this.context = new AudioContext();
-    await this.context.audioWorklet.addModule(new URL("tap.js", import.meta.url));
-    this.parts = [];
+    try {
+      await this.context.audioWorklet.addModule(new URL("tap.js", import.meta.url));
+    } catch (error) {
+      await this.release();
+      throw error;
+    }
     this.tap = new AudioWorkletNode(this.context, "tap", { numberOfOutputs: 1 });
-    this.tap.port.onmessage = ({ data }) => this.parts.push(data);
+    this.tap.port.onmessage = ({ data }) => {
+      this.parts.push(data);
+      this.samples += data.length;
+    };
     this.context.createMediaStreamSource(this.stream).connect(this.tap);
   }
 
   get seconds() {
-    return this.parts.reduce((sum, part) => sum + part.length, 0) / this.context.sampleRate;
+    return this.samples / this.context.sampleRate;
   }
 
   async stop() {
+    const rate = this.context.sampleRate;
     this.tap.disconnect();
+    await this.release();
+    return wav(this.parts, rate);
+  }
+
+  async release() {
     for (const track of this.stream.getTracks()) track.stop();
     await this.context.close();
-    return wav(this.parts, this.context.sampleRate);
   }
 }
 

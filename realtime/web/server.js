@@ -1,5 +1,9 @@
 // The server as the page sees it: its health, a token, the live socket, and the voices.
 
+const HEALTH_LIMIT_MS = 5000;
+const NO_KEY = "This server asks for an API key: give it below.";
+const WRONG_KEY = "The server does not take this API key.";
+
 export class ServerError extends Error {}
 
 export class Server {
@@ -10,22 +14,29 @@ export class Server {
   async request(path, options = {}) {
     const headers = new Headers(options.headers);
     if (this.key()) headers.set("Authorization", `Bearer ${this.key()}`);
-    const answer = await fetch(new URL(path, document.baseURI), { ...options, headers });
+    let answer;
+    try {
+      answer = await fetch(new URL(path, document.baseURI), { ...options, headers });
+    } catch {
+      throw new ServerError("The server cannot be reached.");
+    }
     const body = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new ServerError(body.message ?? `the server answered ${answer.status}`);
+    if (answer.status === 401) throw new ServerError(this.key() ? WRONG_KEY : NO_KEY);
+    if (!answer.ok) throw new ServerError(body.message ?? `The server answered with ${answer.status}.`);
     return body;
   }
 
   async healthy() {
     try {
-      return (await this.request("v1/health")).status === "ok";
+      const signal = AbortSignal.timeout(HEALTH_LIMIT_MS);
+      return (await this.request("v1/health", { signal })).status === "ok";
     } catch {
       return false;
     }
   }
 
   async voices() {
-    return (await this.request("model?page_size=100")).items;
+    return (await this.request("model?page_size=1000")).items;
   }
 
   async addVoice(title, words, audio) {
@@ -51,10 +62,13 @@ export class Server {
     }
     const socket = new WebSocket(url);
     socket.binaryType = "arraybuffer";
-    await new Promise((resolve, reject) => {
-      socket.onopen = resolve;
-      socket.onclose = () => reject(new ServerError("the server cannot be reached or is full"));
+    const opened = await new Promise((resolve) => {
+      socket.onopen = () => resolve(true);
+      socket.onclose = () => resolve(false);
     });
-    return socket;
+    if (opened) return socket;
+    // A browser does not say why; another request may.
+    await this.request("model?page_size=1");
+    throw new ServerError("The server has no room for another listener now.");
   }
 }

@@ -6,9 +6,13 @@ export class Wave {
   constructor(canvas) {
     this.canvas = canvas;
     this.peaks = new Array(Math.floor(canvas.width / BAR)).fill(0);
+    this.still = 0;
+    this.draw();
   }
 
   add(peak) {
+    this.still = peak > 0 ? 0 : this.still + 1;
+    if (this.still > this.peaks.length) return; // nothing moves
     this.peaks.shift();
     this.peaks.push(peak);
     this.dirty ??= requestAnimationFrame(() => this.draw());

@@ -10,7 +10,7 @@ const REPORT_S = 0.03;
 const CUSHION_S = 0.08;
 const CUSHION_STEP_S = 0.04;
 const CUSHION_MOST_S = 0.4;
-const RING_S = 90;
+const RING_S = 90; // the page sends no more than a third of it ahead
 
 class Player extends AudioWorkletProcessor {
   constructor(options) {
@@ -19,6 +19,8 @@ class Player extends AudioWorkletProcessor {
     this.step = this.rate / sampleRate;
     this.ring = new Float32Array(RING_S * this.rate);
     this.cushion = CUSHION_S;
+    this.last = 0; // the sample that was heard last
+    this.tail = 0; // how long that still dies away, where a new turn cut it off
     this.forget();
     this.sinceReport = 0;
     this.port.onmessage = ({ data }) => this.take(data);
@@ -42,6 +44,7 @@ class Player extends AudioWorkletProcessor {
       this.ended = true;
     } else if (message.begin) {
       this.turn = message.begin;
+      if (this.playing) this.tail = Math.ceil(FADE_S * sampleRate);
       this.forget();
     } else if (message.cut) {
       this.fade = this.playing ? Math.ceil(FADE_S * sampleRate) : -1;
@@ -93,11 +96,21 @@ class Player extends AudioWorkletProcessor {
         if (this.fade === 0) this.silence();
       }
     }
+    this.last = this.dying(out);
     this.report(out);
     return true;
   }
 
+  // Lets what a new turn cut off end without a click; returns the last sample.
+  dying(out) {
+    for (let i = 0; this.tail > 0 && i < out.length; i++) {
+      out[i] += (this.last * --this.tail) / (FADE_S * sampleRate);
+    }
+    return this.tail > 0 ? this.last : out[out.length - 1];
+  }
+
   dry() {
+    if (this.fade > 0) return this.silence();
     this.playing = false;
     if (this.ended) {
       this.port.postMessage({ turn: this.turn, done: true, played: this.read / this.rate });
