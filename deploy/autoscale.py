@@ -20,15 +20,15 @@ SLOPE_POINTS: Final = 3
 class FleetSignal:
     """All replicas at one moment. ``capacity``: the turns one replica was measured to speak
     without a gap. ``step_share``: the 95th percentile over the replicas of a decode step's time
-    over its frame's. ``short_lead_share``: of the chunks sent, those whose listener had almost
-    nothing left. ``queue_age_s``: the longest wait for a slot."""
+    over its frame's. ``gap_share``: of the chunks sent, those whose listener had nothing left to
+    play. ``queue_age_s``: the longest wait for a slot."""
 
     at_s: float
     replicas: int
     live_turns: float
     capacity: float
     step_share: float = 0.0
-    short_lead_share: float = 0.0
+    gap_share: float = 0.0
     refusals_per_s: float = 0.0
     queue_age_s: float = 0.0
 
@@ -50,7 +50,7 @@ class Rules:
     down_share: float = 0.1
     """Of the replicas, how many at most leave in one step; one always may."""
     step_limit: float = 0.6
-    short_lead_limit: float = 0.01
+    gap_limit: float = 0.01
     refusals_limit_per_s: float = 0.0
     queue_limit_s: float = 0.25
     pressure_share: float = 0.25
@@ -90,7 +90,7 @@ def pressed(signal: FleetSignal, rules: Rules) -> bool:
     """Listeners hear it, or are about to, or are sent away."""
     return (
         signal.step_share > rules.step_limit
-        or signal.short_lead_share > rules.short_lead_limit
+        or signal.gap_share > rules.gap_limit
         or signal.refusals_per_s > rules.refusals_limit_per_s
         or signal.queue_age_s > rules.queue_limit_s
     )

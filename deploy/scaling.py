@@ -53,7 +53,7 @@ def fleet_signal(
         live_turns=sum(of("live_turns")),
         capacity=sum(capacities) / len(capacities),
         step_share=percentile(of("step_share"), 0.95),
-        short_lead_share=percentile(of("short_lead_share"), 0.95),
+        gap_share=percentile(of("gap_share"), 0.95),
         refusals_per_s=sum(of("refusals_per_s")),
         queue_age_s=max(of("queue_age_s"), default=0.0),
     )

@@ -15,8 +15,8 @@ from shoal.realtime.gateway import Gateway
 
 from .door import Door
 
-SHORT_LEAD_S: Final = 0.05
-"""A listener with less than this left to play is about to hear a gap."""
+GAP_LEAD_S: Final = 0.0
+"""A listener with this much left to play, or less, hears a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class ReplicaSignal:
     capacity: float
     step_share: float
     """The last decode step's share of the time that its frame takes to play."""
-    short_lead_share: float
-    """Of the chunks sent, those whose listener had almost nothing left."""
+    gap_share: float
+    """Of the chunks sent, those whose listener had nothing left."""
     refusals_per_s: float
     queue_age_s: float
 
@@ -57,8 +57,8 @@ class Signals:
     def signal(self) -> ReplicaSignal:
         info, stats, now_s = self._engine.info, self._engine.stats(), self._clock()
         elapsed_s = max(now_s - self._taken_s, 1e-3)
-        refusals, (short, chunks) = self._count_refusals(), self._count_chunks()
-        new_short, new_chunks = short - self._chunks[0], chunks - self._chunks[1]
+        refusals, (gaps, chunks) = self._count_refusals(), self._count_chunks()
+        new_gaps, new_chunks = gaps - self._chunks[0], chunks - self._chunks[1]
         signal = ReplicaSignal(
             live_turns=self._door.live_turns,
             capacity=self._capacity,
@@ -67,11 +67,11 @@ class Signals:
                 if stats.slots_busy
                 else 0.0
             ),
-            short_lead_share=new_short / new_chunks if new_chunks else 0.0,
+            gap_share=new_gaps / new_chunks if new_chunks else 0.0,
             refusals_per_s=max(0.0, refusals - self._refusals) / elapsed_s,
             queue_age_s=stats.oldest_wait_s,
         )
-        self._taken_s, self._refusals, self._chunks = now_s, refusals, (short, chunks)
+        self._taken_s, self._refusals, self._chunks = now_s, refusals, (gaps, chunks)
         return signal
 
     def _count_refusals(self) -> float:
@@ -85,12 +85,12 @@ class Signals:
         )
 
     def _count_chunks(self) -> tuple[float, float]:
-        """Chunks sent to listeners with almost nothing left, and all of them."""
-        short = every = 0.0
+        """Chunks sent to listeners with nothing left, and all of them."""
+        gaps = every = 0.0
         for family in self._gateway.metrics.playout_lead_s.collect():
             for sample in family.samples:
-                if sample.name.endswith("_bucket") and float(sample.labels["le"]) == SHORT_LEAD_S:
-                    short = sample.value
+                if sample.name.endswith("_bucket") and float(sample.labels["le"]) == GAP_LEAD_S:
+                    gaps = sample.value
                 elif sample.name.endswith("_count"):
                     every = sample.value
-        return short, every
+        return gaps, every

@@ -83,10 +83,10 @@ class Fleet:
         for number in range(VOICES):
             store.add(f"v{number}", [Reference(recording(), "a tone")])
 
-    def config(self, replicas: int) -> dict[str, Any]:
+    def config(self, scaling: dict[str, Any]) -> dict[str, Any]:
         deployment = {
             "name": "Replica",
-            "num_replicas": replicas,
+            **scaling,
             "max_ongoing_requests": 1024,
             "graceful_shutdown_timeout_s": 40,
             "graceful_shutdown_wait_loop_s": 0.5,
@@ -108,9 +108,25 @@ class Fleet:
         }
 
     def deploy(self, replicas: int = 3) -> None:
-        cluster.deploy(self.place, self.config(replicas))
+        cluster.deploy(self.place, self.config({"num_replicas": replicas}))
         cluster.wait_until_running(self.place, "shoal", 60)
         self.wait_for(replicas)
+
+    def scale_by_traffic(self, most: int, **rules: float) -> None:
+        scaling = {
+            "min_replicas": 1,
+            "max_replicas": most,
+            "initial_replicas": 1,
+            "metrics_interval_s": 0.5,
+            "look_back_period_s": 1,
+            "upscale_delay_s": 0,
+            "downscale_delay_s": 0,
+            "policy": {
+                "policy_function": "shoal.deploy.scaling:TrafficPolicy",
+                "policy_kwargs": {"most": most, **rules},
+            },
+        }
+        cluster.deploy(self.place, self.config({"autoscaling_config": scaling}))
 
     def wait_for(self, replicas: int, limit_s: float = 20) -> None:
         """Until HAProxy sends turns to so many."""
@@ -291,3 +307,19 @@ async def test_a_socket_that_is_kept_is_told_to_go_and_its_turn_is_finished(flee
         assert reason == "stop" and audio > 48_000
         assert socket.close_code in (1000, 1001)
     await update
+
+
+async def test_traffic_takes_one_replica_to_three_and_back_and_cuts_nobody(fleet: Fleet) -> None:
+    rules = {"start_s": 2.0, "hold_s": 3.0, "down_every_s": 1.0}
+    await asyncio.to_thread(fleet.scale_by_traffic, 3, **rules)
+    await asyncio.to_thread(fleet.wait_for, 1, 40)
+    started_s = time.monotonic()
+    async with callers(fleet, 7) as ended:
+        await asyncio.to_thread(fleet.wait_for, 3, 40)
+        up_s = time.monotonic() - started_s
+    async with callers(fleet, 1) as last:
+        await asyncio.to_thread(fleet.wait_for, 2, 40)
+    await asyncio.to_thread(fleet.wait_for, 1, 40)
+    print(f"1 to 3 in {up_s:.1f} s, back in {time.monotonic() - started_s - up_s:.1f} s")
+    assert [told for told, _ in (*ended, *last) if told.reason != "stop"] == []
+    assert len(ended) > 7 and last

@@ -53,7 +53,7 @@ def test_a_slope_is_followed_to_when_a_replica_is_warm() -> None:
     "trouble",
     [
         {"step_share": 0.7},
-        {"short_lead_share": 0.05},
+        {"gap_share": 0.05},
         {"refusals_per_s": 0.5},
         {"queue_age_s": 0.3},
     ],
