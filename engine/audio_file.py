@@ -17,6 +17,8 @@ import numpy.typing as npt
 import soundfile  # pyright: ignore[reportMissingTypeStubs]
 import soxr  # pyright: ignore[reportMissingTypeStubs]
 
+from .soundcheck import clipped_share, is_noise
+
 Float32Array = npt.NDArray[np.float32]
 
 _BLOCK_FRAMES = 65536
@@ -24,6 +26,23 @@ _MAX_CHANNELS = 8
 _MIN_RATE, _MAX_RATE = 4_000, 384_000
 _FORMATS = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
 _SIGNATURES = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3")
+_OTHER_KINDS = (
+    (4, b"ftypM4A", "an AAC file (m4a)"),
+    (4, b"ftypqt", "a video file (mov)"),
+    (4, b"ftyp", "a video file (mp4)"),
+    (0, b"\x1aE\xdf\xa3", "a video file (webm or mkv)"),
+    (0, b"RIFF", "a video file (avi)"),
+    (0, b"FLV", "a video file (flv)"),
+    (0, b"\x00\x00\x01\xba", "a video file (mpeg)"),
+    (0, b"\xff\xf1", "an AAC file"),
+    (0, b"\xff\xf9", "an AAC file"),
+    (0, b"FORM", "an AIFF file"),
+    (0, b"caff", "a CAF file"),
+    (0, b"#!AMR", "an AMR file"),
+    (0, b"%PDF", "a PDF file"),
+    (0, b"\x89PNG", "a picture"),
+    (0, b"\xff\xd8\xff", "a picture"),
+)
 
 
 class AudioFileError(Exception):
@@ -50,14 +69,20 @@ class SilentAudio(AudioFileError):
     pass
 
 
+class NoVoice(AudioFileError):
+    """Noise, or what a limit cut off: nothing that a voice could be learnt from."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a recording may be. ``silence_peak``: no sample above it means silence (1 is full)."""
+    """What a recording may be. ``silence_peak``: no sample above it means silence (1 is full).
+    ``clipped``: of its loud samples, what may be cut off at the peak."""
 
     max_bytes: int = 32 * 1024 * 1024
-    min_s: float = 0.5
-    max_s: float = 90.0
+    min_s: float = 1.0
+    max_s: float = 60.0
     silence_peak: float = 1e-3
+    clipped: float = 0.4
 
 
 def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> Float32Array:
@@ -73,8 +98,8 @@ def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> F
         raise AudioTooLong(
             f"reference audio is {len(data)} bytes, more than {limits.max_bytes} are not accepted"
         )
-    if not (data.startswith(_SIGNATURES) or _starts_mp3_frame(data)):
-        raise NotAudio("reference audio is not a wav, mp3, flac or ogg file")
+    if not _may_be_audio(data):
+        raise NotAudio(_what_else(data))
     samples, rate = _decoded(data, limits)
     if len(samples) == 0:
         raise EmptyAudio("reference audio holds no sound")
@@ -88,6 +113,14 @@ def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> F
         raise NotAudio("reference audio holds samples that are not numbers")
     if peak < limits.silence_peak:
         raise SilentAudio("reference audio is silent")
+    cut_off = clipped_share(samples)
+    if cut_off > limits.clipped:
+        raise NoVoice(
+            f"reference audio is clipped: {100 * cut_off:.0f} % of its loud samples are cut off; "
+            "record it again with less gain"
+        )
+    if is_noise(samples, rate):
+        raise NoVoice("in reference audio no voice can be made out above the noise")
     if peak > 1.0:
         samples = samples / np.float32(peak)
     if rate == sample_rate:
@@ -97,8 +130,23 @@ def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> F
     return np.clip(resampled, -1.0, 1.0)
 
 
+def _may_be_audio(data: bytes) -> bool:
+    if data.startswith(b"RIFF") and data[8:12] == b"AVI ":
+        return False
+    return data.startswith(_SIGNATURES) or _starts_mp3_frame(data)
+
+
 def _starts_mp3_frame(data: bytes) -> bool:
-    return len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0
+    # Layer 0 is reserved: such a header is AAC's.
+    return len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0 and data[1] & 0x06 != 0
+
+
+def _what_else(data: bytes) -> str:
+    """Why bytes of no accepted kind are refused, by name where their kind is known."""
+    kind = next((name for at, mark, name in _OTHER_KINDS if data.startswith(mark, at)), None)
+    if kind is None:
+        return "reference audio is not a wav, mp3, flac or ogg file"
+    return f"reference audio is {kind}; send its sound as a wav, mp3, flac or ogg file"
 
 
 def _decoded(data: bytes, limits: Limits) -> tuple[Float32Array, int]:
@@ -111,7 +159,8 @@ def _decoded(data: bytes, limits: Limits) -> tuple[Float32Array, int]:
                 raise NotAudio("reference audio is not a wav, mp3, flac or ogg file")
             if channels > _MAX_CHANNELS or not _MIN_RATE <= rate <= _MAX_RATE:
                 raise NotAudio(
-                    f"reference audio has {channels} channels at {rate} Hz, which is not accepted"
+                    f"reference audio has {channels} channels at {rate} Hz; "
+                    f"at most {_MAX_CHANNELS} at {_MIN_RATE} to {_MAX_RATE} Hz are accepted"
                 )
             most = int(limits.max_s * rate)
             blocks: list[Float32Array] = []

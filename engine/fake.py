@@ -269,6 +269,8 @@ class FakeEngine:
             stream.buffer = ""
 
     def _problem(self, voice: Voice) -> str:
+        if voice.speakers:
+            return next((text for one in voice.speakers if (text := self._problem(one))), "")
         if voice.voice_id is not None:
             return "" if self._knows(voice.voice_id) else "Reference not found"
         for number, reference in enumerate(voice.references, 1):

@@ -36,6 +36,8 @@ class PromptReference:
 
     text: str
     codes: Int32Array
+    speaker: int | None = None
+    """Which ``<|speaker:i|>`` it is. None: its number among the references."""
 
 
 class PromptBuilder:
@@ -58,7 +60,7 @@ class PromptBuilder:
                 self._columns(
                     [opener],
                     [Control(SYSTEM_WITH_REFERENCE)],
-                    _reference_text([reference.text for reference in references]),
+                    _reference_text(references),
                     [Control(SPEECH)],
                 ),
                 *(self.frames(reference.codes) for reference in references),
@@ -101,15 +103,16 @@ class PromptBuilder:
         return columns
 
 
-def _reference_text(texts: Sequence[str]) -> list[str | Control]:
+def _reference_text(references: Sequence[PromptReference]) -> list[str | Control]:
     """One piece; a transcript that names a speaker itself keeps its own tags, as plain text."""
     parts: list[str | Control] = []
-    for index, text in enumerate(texts):
+    for index, reference in enumerate(references):
         if index:
             parts.append(Control("\n"))
-        if not _SPEAKER.search(text):
-            parts.append(Control(f"<|speaker:{index}|>"))
-        parts.append(text)
+        if not _SPEAKER.search(reference.text):
+            speaker = index if reference.speaker is None else reference.speaker
+            parts.append(Control(f"<|speaker:{speaker}|>"))
+        parts.append(reference.text)
     return parts
 
 

@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 
 from .api import (
@@ -24,6 +25,7 @@ from .api import (
     OnFatal,
     Progress,
     Sampling,
+    TierStats,
     VoiceInfo,
 )
 from .checkpoint import VoiceConfig
@@ -37,6 +39,7 @@ from .prefill import Composer, Prefiller
 from .prompt import PromptBuilder
 from .reference import Encoded, EncodeJob, VoiceEncoder, VoicePreparer
 from .scheduler import Scheduler
+from .tiers import ColdTier, WarmTier
 from .vocode import Vocoder
 from .voices import VoiceError, VoiceStore
 
@@ -82,6 +85,7 @@ class SpeechEngine:
             max_positions=spec.max_positions,
             device=loaded.device,
             note=loaded.note,
+            speakers=voice.frontend == "none",
             sampling=_sampling(voice, spec.max_positions),
         )
         self._inbox: SimpleQueue[Inbound | None] = SimpleQueue()
@@ -90,6 +94,9 @@ class SpeechEngine:
         self._to_encode: SimpleQueue[EncodeJob | None] = SimpleQueue()
         self._to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._warm = WarmTier(config.warm_voice_bytes)
+        self._cold = _cold_tier(config, self._fingerprint)
+        self._encoder: VoiceEncoder | None = None
         self._loop: DecodeLoop | None = None
         self._stopping = False
         self._dying = threading.Lock()
@@ -140,15 +147,23 @@ class SpeechEngine:
         preparer = VoicePreparer(
             self._prompt,
             self._store,
+            self._warm,
+            self._cold,
             self._fingerprint,
-            self._config.warm_voice_bytes,
+            self._runner.spec.frame_samples / self._runner.spec.sample_rate,
             self._to_voice,
             self._to_encode.put,
             self._inbox.put,
         )
         encoder = VoiceEncoder(
-            self._runner, self._store, self._fingerprint, self._to_encode, self._to_voice.put
+            self._runner,
+            self._store,
+            self._cold,
+            self._fingerprint,
+            self._to_encode,
+            self._to_voice.put,
         )
+        self._encoder = encoder
         vocoder = Vocoder(
             self._runner,
             self._to_codec,
@@ -185,7 +200,14 @@ class SpeechEngine:
         self._inbox.put(command)
 
     def stats(self) -> EngineStats:
-        return EngineStats() if self._loop is None else self._loop.stats
+        if self._loop is None or self._encoder is None:
+            return EngineStats()
+        return replace(
+            self._loop.stats,
+            warm=self._warm.stats(),
+            cold=TierStats() if self._cold is None else self._cold.stats(),
+            encoded=self._encoder.encoded,
+        )
 
     def voices(self) -> Sequence[VoiceInfo]:
         return () if self._store is None else self._store.list()
@@ -203,6 +225,12 @@ class SpeechEngine:
         self._runner.close()
 
 
+def _cold_tier(config: EngineConfig, fingerprint: str) -> ColdTier | None:
+    if config.voices_dir is None or not config.cold_voice_bytes:
+        return None
+    return ColdTier(config.voices_dir / ".codes", fingerprint, config.cold_voice_bytes)
+
+
 def _silent(_line: str) -> None:
     """No progress is shown."""
 
@@ -217,7 +245,7 @@ def prepare_voice(config: EngineConfig, voice_id: str, progress: Progress) -> No
     assert config.voices_dir is not None
     store = VoiceStore(config.voices_dir)
     encoder = VoiceEncoder(
-        loaded.runner, store, loaded.codec_fingerprint, SimpleQueue(), lambda _report: None
+        loaded.runner, store, None, loaded.codec_fingerprint, SimpleQueue(), lambda _report: None
     )
     stored = store.load(voice_id)
     encoded = encoder.work(EncodeJob(b"", stored.references, voice_id, stored.stamp))

@@ -67,6 +67,9 @@ class TtsRequest:
     prosody: Prosody = Prosody()
     reference_id: str | None = None
     references: tuple[Reference, ...] = field(default=(), repr=False)
+    speakers: tuple[str | tuple[Reference, ...], ...] = field(default=(), repr=False)
+    """Two or more voices of one turn, each an id or its recordings; number i speaks behind
+    ``<|speaker:i|>``. With them, ``reference_id`` and ``references`` are empty."""
     temperature: float | None = None
     top_p: float | None = None
     repetition_penalty: float | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn, TypeVar, cast, get_args
 
@@ -54,6 +55,7 @@ OPUS_BITRATES: Final = (-1000, 24_000, 32_000, 48_000, 64_000)
 OPUS_KBPS: Final = (24, 32, 48, 64)
 MAX_ID_CHARS: Final = 256
 
+_SPEAKER = re.compile(r"<\|speaker:(\d{1,3})\|>")
 _Choice = TypeVar("_Choice", bound=str)
 
 
@@ -89,6 +91,10 @@ def parse_request(fields: Mapping[str, object]) -> TtsRequest:
     """
     audio_format = _format(fields)
     text = _text(fields, "text")
+    reference_id, references, speakers = _voices(fields)
+    named = max((int(number) for number in _SPEAKER.findall(text)), default=0)
+    if speakers and named >= len(speakers):
+        _bad(f"text: <|speaker:{named}|> has no voice, there are {len(speakers)}, counted from 0")
     return TtsRequest(
         text=text,
         format=audio_format,
@@ -104,8 +110,9 @@ def parse_request(fields: Mapping[str, object]) -> TtsRequest:
         latency=_choice(fields, "latency", get_args(LatencyMode), "normal"),
         normalize=_flag(fields, "normalize", True),
         prosody=_prosody(fields),
-        reference_id=_reference_id(fields),
-        references=_references(fields),
+        reference_id=reference_id,
+        references=references,
+        speakers=speakers,
         temperature=_clamped(fields, "temperature", 0.0, 1.0),
         top_p=_clamped(fields, "top_p", 0.01, 1.0),
         repetition_penalty=_clamped(fields, "repetition_penalty", 0.9, 2.0),
@@ -236,38 +243,52 @@ def _prosody(fields: Mapping[str, object]) -> Prosody:
     )
 
 
-def _reference_id(fields: Mapping[str, object]) -> str | None:
-    value = fields.get("reference_id")
-    if isinstance(value, (list, tuple)):
-        voices = cast("Sequence[object]", value)
-        if len(voices) > 1:
-            _bad("reference_id: several voices in one turn are not supported")
-        value = voices[0] if voices else None
-    if value is None or value == "":
-        return None
+def _voices(
+    fields: Mapping[str, object],
+) -> tuple[str | None, tuple[Reference, ...], tuple[str | tuple[Reference, ...], ...]]:
+    """``reference_id``, ``references`` and ``speakers`` of a request."""
+    ids = _list(fields.get("reference_id"))
+    if ids is not None and len(ids) > 1:
+        if len(ids) > MAX_REFERENCES:
+            _bad(f"at most {MAX_REFERENCES} voices")
+        return None, (), tuple(_voice_id(voice) for voice in ids)
+    value = fields.get("reference_id") if ids is None else (ids[0] if ids else None)
+    reference_id = None if value is None or value == "" else _voice_id(value)
+    recordings = fields.get("references")
+    entries = () if recordings is None else _list(recordings)
+    if entries is None:
+        _bad("references must be a list")
+    lists = [_list(entry) for entry in entries]
+    nested = [one for one in lists if one is not None]
+    if sum(len(one) for one in nested) + lists.count(None) > MAX_REFERENCES:
+        _bad(f"at most {MAX_REFERENCES} references")
+    if not nested:
+        return reference_id, _references(entries, "references"), ()
+    if len(nested) < len(lists) or not all(nested):
+        _bad("references must be recordings, or one list of recordings for each speaker")
+    voices = tuple(_references(one, f"references[{i}]") for i, one in enumerate(nested))
+    if reference_id is not None or len(voices) == 1:
+        return reference_id, voices[0], ()
+    return None, (), voices
+
+
+def _list(value: object) -> Sequence[object] | None:
+    return cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else None
+
+
+def _voice_id(value: object) -> str:
     if not isinstance(value, str):
-        _bad("reference_id must be a string")
+        _bad("reference_id must be a string, or a list of strings")
     if not is_voice_id(value):
         _bad("Reference not found")
     return value
 
 
-def _references(fields: Mapping[str, object]) -> tuple[Reference, ...]:
-    value = fields.get("references")
-    if value is None:
-        return ()
-    if not isinstance(value, (list, tuple)):
-        _bad("references must be a list")
-    entries = cast("Sequence[object]", value)
-    if len(entries) > MAX_REFERENCES:
-        _bad(f"at most {MAX_REFERENCES} references")
-    return tuple(_reference(entry, i) for i, entry in enumerate(entries))
+def _references(entries: Sequence[object], where: str) -> tuple[Reference, ...]:
+    return tuple(_reference(entry, f"{where}[{i}]") for i, entry in enumerate(entries))
 
 
-def _reference(entry: object, index: int) -> Reference:
-    where = f"references[{index}]"
-    if isinstance(entry, (list, tuple)):
-        _bad(f"{where}: several speakers in one turn are not supported")
+def _reference(entry: object, where: str) -> Reference:
     if not isinstance(entry, Mapping):
         _bad(f"{where} must be a map")
     inner = cast("Mapping[str, object]", entry)

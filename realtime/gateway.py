@@ -227,6 +227,7 @@ class Gateway:
             slots=info.slots,
             grace_s=config.pooled_grace_s if pools else config.grace_s,
             voices_by_reference=info.voices_by_reference,
+            speakers=info.speakers,
             model=info.model,
         )
         connection = Connection(next(self._numbers), link, dialect, rules, self._around)

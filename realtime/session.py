@@ -35,6 +35,7 @@ from shoal.proto.messages import (
     Error,
     Finish,
     Flush,
+    Log,
     Played,
     Ready,
     Start,
@@ -61,7 +62,7 @@ from .effects import (
     ToClient,
     ToEngine,
 )
-from .opening import open_command
+from .opening import open_command, requested_voice
 
 MAX_MARKS = 512
 SILENCE_S = 0.4
@@ -89,6 +90,7 @@ class Rules:
     slots: int
     grace_s: float
     voices_by_reference: bool = True
+    speakers: bool = True
     model: str = ""
 
 
@@ -207,8 +209,8 @@ class Session:
                 return [*aligned, *silence, EncodeEnd(), *self._finish(turn)]
             case api.Failed(fault=fault, message=message):
                 return self._fail(_CODE_OF[fault], message, cancel=False)
-            case api.Opened():
-                return []
+            case api.Opened(note=note):
+                return [ToClient(Log(note))] if note else []
 
     # From the shell -----------------------------------------------------------------------------
 
@@ -271,10 +273,10 @@ class Session:
         return [*effects, *self._push(request.text)]
 
     def _open(self, request: TtsRequest) -> api.Open:
-        voice_id = self._rules.voice_of(request.reference_id)
-        if request.references and not (request.reference_id or self._rules.voices_by_reference):
-            raise ProtocolError(Code.BAD_REQUEST, "this model takes no references")
-        return open_command(self._rules.new_stream(), voice_id, request)
+        rules = self._rules
+        can = rules.voices_by_reference, rules.speakers
+        voice = requested_voice(request, rules.voice_of, *can)
+        return open_command(rules.new_stream(), voice, request)
 
     def _push(self, text: str) -> list[Effect]:
         turn = self._running()

@@ -166,8 +166,8 @@ async def test_a_listing_is_filtered_and_cut_into_pages(http: httpx.AsyncClient)
     ("audio", "part"),
     [
         (recording(level=0.0), "silent"),
-        (recording(seconds=0.2), "at least 0.5 s"),
-        (recording(seconds=91), "longer than 90 s"),
+        (recording(seconds=0.2), "at least 1 s"),
+        (recording(seconds=61), "longer than 60 s"),
         (b"\0" * 100, "not a wav, mp3, flac or ogg"),
         (b"", "empty"),
         (recording()[:30], "damaged"),

@@ -21,7 +21,7 @@ from shoal.engine.voices import UnknownVoice, VoiceError, VoiceStore
 from shoal.realtime.rest.catalogue import FILE, ORPHAN_S, Catalogue, Changes, Cover, Details
 
 
-def wav(seconds: float = 0.6, level: float = 0.3) -> bytes:
+def wav(seconds: float = 1.0, level: float = 0.3) -> bytes:
     file = io.BytesIO()
     wave = level * np.sin(np.arange(int(16_000 * seconds)) / 7)
     sf.write(file, wave.astype(np.float32), 16_000, format="WAV", subtype="PCM_16")
@@ -61,7 +61,7 @@ def test_a_voice_is_made_found_changed_and_deleted(root: Path) -> None:
     catalogue = catalogue_at(root)
     assert list(catalogue.list()) == []
     made = catalogue.create(ONE, Details("Ann", "speaks", "public", ("a", "b"), ("ja",), PNG))
-    assert made.seconds == pytest.approx(0.6, abs=0.01)
+    assert made.seconds == pytest.approx(1.0, abs=0.01)
     again = catalogue_at(root)  # another process, or after a restart
     assert again.get(made.voice_id) == made and list(again.list()) == [made]
     assert again.cover(made.voice_id) == PNG
@@ -90,7 +90,7 @@ def test_a_voice_of_the_command_goes_by_its_id_until_more_is_said(root: Path) ->
     catalogue.rename("bob", "rob")
     assert [(m.voice_id, m.title) for m in catalogue.list()] == [("rob", "Bob the second")]
     # Another recording by the same id is another voice: what was said of the first is not of it.
-    store.add("rob", (Reference(wav(0.7), "two"),), replace=True)
+    store.add("rob", (Reference(wav(1.2), "two"),), replace=True)
     assert catalogue.get("rob").title == "rob"
 
 

@@ -172,11 +172,18 @@ def test_a_bitrate_of_another_format_is_not_looked_at() -> None:
         ({"normalize": "yes"}, "normalize must be true or false"),
         ({"text": 5}, "text must be a string"),
         ({"reference_id": 5}, "reference_id must be a string"),
+        ({"reference_id": ["a", 5]}, "reference_id must be a string"),
+        ({"reference_id": ["a", "../b"]}, "Reference not found"),
+        ({"reference_id": ["a"] * 21}, "at most 20 voices"),
         ({"reference_id": "x" * 1000}, "Reference not found"),
-        ({"reference_id": ["a", "b"]}, "several voices"),
+        ({"reference_id": ["a", "b"], "text": "<|speaker:2|>Hi."}, "<|speaker:2|> has no voice"),
         ({"references": "x"}, "references must be a list"),
         ({"references": [5]}, "references[0] must be a map"),
-        ({"references": [[{}]]}, "several speakers"),
+        ({"references": [[{}]]}, "references[0][0].audio must be the bytes"),
+        ({"references": [[], [{"audio": b"x"}]]}, "one list of recordings for each speaker"),
+        ({"references": [{"audio": b"x"}, []]}, "one list of recordings for each speaker"),
+        ({"references": [[{"audio": b"x"}] * 11] * 2}, "at most 20 references"),
+        ({"references": [[]] * 30}, "one list of recordings for each speaker"),
         ({"references": [{"text": "a"}]}, "references[0].audio must be the bytes"),
         ({"references": [{"audio": b"", "text": "a"}]}, "references[0].audio must be the bytes"),
         ({"references": [{"audio": "%%%", "text": "a"}]}, "neither bytes nor base64"),
@@ -220,6 +227,29 @@ def test_an_id_that_could_be_a_path_is_no_voice(voice: str) -> None:
 )
 def test_an_id_is_any_plain_name(voice: str) -> None:
     assert parse_request({"reference_id": voice}).reference_id == voice
+
+
+def test_several_ids_are_several_speakers() -> None:
+    request = parse_request({"reference_id": ["ann", "bob"], "text": "<|speaker:1|>Hello."})
+    assert request.speakers == ("ann", "bob")
+    assert (request.reference_id, request.references) == (None, ())
+
+
+def test_lists_of_recordings_are_several_speakers() -> None:
+    first, second = {"audio": b"1", "text": "a"}, {"audio": b"2", "text": "b"}
+    request = parse_request({"references": [[first, second], [second]]})
+    one, two = Reference(b"1", "a"), Reference(b"2", "b")
+    assert request.speakers == ((one, two), (two,))
+    assert (request.reference_id, request.references) == (None, ())
+    # One list is one speaker, and an id wins over recordings as it does elsewhere.
+    assert parse_request({"references": [[first, second]]}).references == (one, two)
+    assert parse_request({"references": [[first], [second]], "reference_id": "x"}).speakers == ()
+    several = parse_request({"references": [first], "reference_id": ["x", "y"]})
+    assert several.speakers == ("x", "y") and several.references == ()
+
+
+def test_a_mark_without_a_voice_matters_only_where_there_are_several() -> None:
+    assert parse_request({"text": "<|speaker:7|>Hello.", "reference_id": "ann"}).speakers == ()
 
 
 def test_references_come_as_bytes_and_as_base64() -> None:

@@ -12,16 +12,18 @@ import pytest
 import soundfile as sf  # pyright: ignore[reportMissingTypeStubs]
 
 from shoal.engine.api import Fault, Reference, Voice
+from shoal.engine.audio_file import read_audio
 from shoal.engine.jobs import VoiceFailed, VoiceJob, VoiceReady
 from shoal.engine.prompt import PromptReference
-from shoal.engine.reference import Encoded, EncodeJob, VoiceCache, VoiceEncoder, VoicePreparer
+from shoal.engine.reference import Encoded, EncodeJob, VoiceEncoder, VoicePreparer
 from shoal.engine.runner import Int32Array
+from shoal.engine.tiers import ColdTier, WarmTier
 from shoal.engine.voices import MAX_REFERENCES, VoiceStore
 from tests.fakes import ScriptedRunner, spec
 from tests.turns import BUILDER
 
 
-def wav(level: float, seconds: float = 0.6) -> bytes:
+def wav(level: float, seconds: float = 1.2) -> bytes:
     file = io.BytesIO()
     wave = level * np.sin(np.arange(int(16_000 * seconds)) / 7)
     sf.write(file, wave.astype(np.float32), 16_000, format="WAV", subtype="PCM_16")
@@ -34,24 +36,28 @@ LOUD, SOFT = Reference(wav(0.5), "loud"), Reference(wav(0.1), "soft")
 class Desk:
     """A preparer and an encoder, whose work is done when a test says so."""
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, warm_bytes: int = 1 << 20) -> None:
         self.runner = ScriptedRunner(
             replace(spec(codebooks=8), sample_rate=16_000, frame_samples=1600)
         )
         self.store = None if root is None else VoiceStore(root)
+        self.warm = WarmTier(warm_bytes)
+        self.cold = None if root is None else ColdTier(root / ".codes", "codec", 1 << 20)
         self.reports: list[VoiceReady | VoiceFailed] = []
         self.encodes: list[EncodeJob] = []
         self.preparer = VoicePreparer(
             BUILDER,
             self.store,
+            self.warm,
+            self.cold,
             "codec",
-            1 << 20,
+            0.1,
             SimpleQueue(),
             self.encodes.append,
             self.reports.append,
         )
         self.encoder = VoiceEncoder(
-            self.runner, self.store, "codec", SimpleQueue(), self.preparer.work
+            self.runner, self.store, self.cold, "codec", SimpleQueue(), self.preparer.work
         )
         self._jobs = 0
 
@@ -77,8 +83,8 @@ def test_a_recording_becomes_the_prefix_of_its_codes() -> None:
     desk.encode()
     rate = desk.runner.spec.sample_rate
     assert rate == 16_000
-    codes = [desk.runner.encode(np.full(9600, level, np.float32)) for level in (0.5, 0.1)]
-    assert [len(one) for one in codes] == [6, 6]
+    codes = [desk.runner.encode(np.full(19200, level, np.float32)) for level in (0.5, 0.1)]
+    assert [len(one) for one in codes] == [12, 12]
     columns = desk.columns(1)
     lengths = BUILDER.prefix(
         [PromptReference(r.text, c) for r, c in zip((LOUD, SOFT), codes, strict=True)]
@@ -197,19 +203,114 @@ def test_a_failing_encoder_fails_all_who_wait_and_nobody_later(
     assert isinstance(desk.reports[-1], VoiceReady)
 
 
-def test_the_cache_is_bounded_in_bytes() -> None:
-    cache = VoiceCache(3 * 400)
-    voices = [(PromptReference("x", np.zeros((25, 4), np.int32)),) for _ in range(5)]
-    for number, voice in enumerate(voices):
-        cache.keep(bytes([number]), voice)
-        cache.find(b"\0")
-    assert [cache.find(bytes([number])) is not None for number in range(5)] == [
-        True,
-        False,
-        False,
-        True,
-        True,
-    ]
+def test_a_recording_sent_along_is_encoded_once_for_every_process(tmp_path: Path) -> None:
+    voice = Voice(references=(LOUD, SOFT))
+    desk = Desk(tmp_path)
+    desk.ask(voice)
+    desk.encode()
+    again = Desk(tmp_path)
+    again.ask(voice)
+    assert not again.encodes and np.array_equal(desk.columns(1), again.columns(1))
+    assert again.cold is not None and again.cold.stats().hits == 1
+    assert (again.warm.stats().promotions, again.encoder.encoded) == (1, 0)
+    # The recording is what was encoded: other words, or a name for it, do not make it another.
+    again.ask(Voice(references=(Reference(LOUD.audio, "other words"), SOFT)))
+    assert again.store is not None
+    again.store.add("ann", (SOFT,))
+    again.ask(Voice("ann"))
+    assert not again.encodes and len(again.reports) == 3
+    # A recording that is new takes the whole voice to the encoder.
+    again.ask(Voice(references=(LOUD, Reference(wav(0.3), "new"))))
+    assert len(again.encodes) == 1 and again.cold.stats().misses == 1
+
+
+def test_voices_move_between_the_tiers_and_each_is_counted(tmp_path: Path) -> None:
+    codes_of_two = 2 * (12 * 8 * 4 + 4)
+    desk = Desk(tmp_path, warm_bytes=codes_of_two)
+    voices = [Voice(references=(Reference(wav(0.1 + n / 10), f"no {n}"),)) for n in range(3)]
+    for voice in voices:
+        desk.ask(voice)
+    desk.encode()
+    found = desk.warm.stats()
+    assert (found.entries, found.bytes, found.limit_bytes) == (2, codes_of_two, codes_of_two)
+    assert (found.hits, found.misses, found.evictions, found.promotions) == (0, 3, 1, 0)
+    desk.ask(voices[2])
+    desk.ask(voices[0])  # it was pushed out, and comes from disk
+    found = desk.warm.stats()
+    assert (found.hits, found.misses, found.evictions, found.promotions) == (1, 4, 2, 1)
+    assert desk.cold is not None and desk.encoder.encoded == 3 and not desk.encodes
+    assert (desk.cold.stats().hits, desk.cold.stats().misses) == (1, 3)
+    assert np.array_equal(desk.columns(1), desk.columns(5))
+
+
+def test_a_disk_that_cannot_be_written_costs_nothing_but_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(tmp_path)
+    (tmp_path / ".codes").write_text("a file where a folder belongs")
+    desk.ask(Voice(references=(LOUD,)))
+    desk.encode()
+    assert isinstance(desk.reports[0], VoiceReady)
+    assert "could not be kept" in caplog.text
+
+
+def test_several_voices_become_one_prefix_with_their_numbers(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    assert desk.store is not None
+    desk.store.add("ann", (LOUD, SOFT))
+    other = Reference(wav(0.3), "third")
+    desk.ask(Voice(speakers=(Voice("ann"), Voice(references=(other,)), Voice("ann"))))
+    assert len(desk.encodes) == 2, "a voice that comes twice is encoded once"
+    desk.preparer.work(desk.encoder.work(desk.encodes.pop()))
+    assert not desk.reports, "not before the last one is there"
+    desk.encode()
+
+    def made(reference: Reference, speaker: int) -> PromptReference:
+        samples = read_audio(reference.audio, 16_000)
+        return PromptReference(reference.text, desk.runner.encode(samples), speaker)
+
+    expected = BUILDER.prefix(
+        [made(LOUD, 0), made(SOFT, 0), made(other, 1), made(LOUD, 2), made(SOFT, 2)]
+    )
+    assert np.array_equal(desk.columns(1), expected)
+    desk.ask(Voice(speakers=(Voice("ann"), Voice(references=(other,)))))
+    assert not desk.encodes and not np.array_equal(desk.columns(2), expected)
+
+
+def test_one_bad_voice_of_several_is_told_once(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    noise = Voice(references=(Reference(b"not audio at all", "x"),))
+    desk.ask(Voice(speakers=(noise, Voice(references=(LOUD,)), Voice("nobody"))))
+    assert desk.reports == [VoiceFailed(1, Fault.CLIENT, "Reference not found")]
+    assert not desk.encodes, "nothing is encoded for somebody who is refused"
+    desk.ask(Voice(speakers=(noise, Voice(references=(LOUD,)))))
+    desk.encode()
+    assert [report.job for report in desk.reports] == [1, 2]
+    assert isinstance(desk.reports[1], VoiceFailed)
+    many = Voice(references=(LOUD,) * 11)
+    desk.ask(Voice(speakers=(many, Voice(references=(SOFT,) * 11))))
+    assert isinstance(desk.reports[2], VoiceFailed) and "references" in desk.reports[2].message
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [("About right for it.", ""), ("word " * 40, "too long"), ("Ж", "too short"), ("…", "empty")],
+)
+def test_a_transcript_that_cannot_match_is_remarked_upon(
+    text: str, doubt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk()
+    desk.ask(Voice(references=(Reference(LOUD.audio, text),)))
+    desk.encode()
+    (ready,) = desk.reports
+    assert isinstance(ready, VoiceReady)
+    assert (doubt in ready.note) if doubt else not ready.note
+    assert bool(caplog.records) == bool(doubt) and text not in caplog.text
+    caplog.clear()
+    desk.ask(Voice(references=(Reference(LOUD.audio, text),)))
+    again = desk.reports[1]
+    assert isinstance(again, VoiceReady) and again.note == ready.note
+    assert not caplog.records, "once is enough for the log"
 
 
 def test_the_loops_run_until_they_are_told_to_stop() -> None:
@@ -218,11 +319,13 @@ def test_the_loops_run_until_they_are_told_to_stop() -> None:
     jobs: SimpleQueue[EncodeJob | None] = SimpleQueue()
     jobs.put(EncodeJob(b"k", (LOUD,)))
     jobs.put(None)
-    VoiceEncoder(desk.runner, None, "codec", jobs, reports.append).run()
+    VoiceEncoder(desk.runner, None, None, "codec", jobs, reports.append).run()
     assert [report.key for report in reports] == [b"k"] and reports[0].fault is None
     inbox: SimpleQueue[VoiceJob | Encoded | None] = SimpleQueue()
     inbox.put(VoiceJob(1, Voice("x")))
     inbox.put(None)
     heard: list[VoiceReady | VoiceFailed] = []
-    VoicePreparer(BUILDER, None, "c", 1, inbox, desk.encodes.append, heard.append).run()
+    VoicePreparer(
+        BUILDER, None, desk.warm, None, "c", 0.1, inbox, desk.encodes.append, heard.append
+    ).run()
     assert len(heard) == 1

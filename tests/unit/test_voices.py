@@ -25,7 +25,7 @@ def wav(seconds: float = 1.0, level: float = 0.3) -> bytes:
 
 
 ONE = (Reference(wav(), "one"),)
-TWO = (Reference(wav(2.0), "zwei"), Reference(wav(0.6), "drei \ud800"))
+TWO = (Reference(wav(2.0), "zwei"), Reference(wav(1.0), "drei \ud800"))
 CODES = (np.arange(12, dtype=np.int32).reshape(4, 3), np.full((2, 3), 4095, np.int32))
 
 
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> VoiceStore:
 def test_a_voice_is_added_found_listed_and_removed(store: VoiceStore) -> None:
     assert store.list() == ()
     info = store.add("ann.b-2_x", TWO)
-    assert info.voice_id == "ann.b-2_x" and info.seconds == pytest.approx(2.6, abs=0.01)
+    assert info.voice_id == "ann.b-2_x" and info.seconds == pytest.approx(3.0, abs=0.01)
     assert store.list() == (info,)
     loaded = store.load("ann.b-2_x")
     assert loaded.references == TWO and loaded.stamp == store.stamp("ann.b-2_x")

@@ -1,0 +1,109 @@
+"""Whether a recording can be a voice, and whether its transcript can be what is said in it.
+
+Pure functions over samples and text; the limits are set so that speech in any quality passes, and
+what they refuse could not have made a voice. Knows nothing of files. Any thread; no torch.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import soxr  # pyright: ignore[reportMissingTypeStubs]
+
+Float32Array = npt.NDArray[np.float32]
+
+_RATE = 8000
+_FRAME = 320
+_COLOUR = 0.9
+_MAX_FRAMES = 1500
+"""Frames that are looked at; of a long recording every n-th."""
+_PITCH_HZ = (70.0, 400.0)
+_VOICED = 0.42
+"""Likeness of a frame to itself one period later. One in a hundred frames of noise reaches 0.35; of
+speech as loud as the white noise over it, 0.49; of clean speech 0.89."""
+_STEADY_DB = 8.0
+"""Between the quietest and the loudest tenth. A fan has 2, speech above as much noise 9."""
+_FLAT_RUN = 4
+_FLAT_STEP = 2e-5
+"""Less than one step of 16 bits apart: samples that a limit cut off, not a wave's crest."""
+
+_SLOWEST, _FASTEST = 1.5, 30.0
+"""Letters a second. Slow speech has 8, an auctioneer 25."""
+_WIDE = 2.5
+"""Letters that one character of a script without an alphabet stands for."""
+
+
+def is_noise(samples: Float32Array, rate: int) -> bool:
+    """Whether mono ``samples`` hold neither a voiced sound nor the rise and fall of speech."""
+    frames = _frames(_voice_band(samples, rate))
+    levels = 10 * np.log10((frames**2).mean(axis=1) + 1e-12)
+    low, high = np.percentile(levels, (10, 90))
+    return bool(high - low < _STEADY_DB and np.percentile(_periodicity(frames), 99) < _VOICED)
+
+
+def clipped_share(samples: Float32Array) -> float:
+    """Of the samples louder than half the peak, the share in flat runs at the peak."""
+    level = np.abs(samples)
+    peak = float(level.max(initial=0.0))
+    loud = level > 0.5 * peak
+    flat = (level[1:] > 0.97 * peak) & (np.abs(np.diff(samples)) < _FLAT_STEP)
+    # A run of n equal samples is n - 1 flat steps.
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flat.astype(np.int8), [0]])))
+    runs = edges[1::2] - edges[::2] + 1
+    return float(runs[runs >= _FLAT_RUN].sum() / max(1, loud.sum()))
+
+
+def transcript_doubt(texts: Sequence[str], seconds: Sequence[float]) -> str:
+    """Why the transcripts cannot be what is said in recordings of so many seconds, in their
+    sender's terms; empty when they can."""
+    for number, (text, length_s) in enumerate(zip(texts, seconds, strict=True), 1):
+        which = "the reference's transcript" if len(texts) == 1 else f"transcript {number}"
+        letters = _letters(text)
+        pace = letters / length_s
+        if not letters:
+            return f"{which} is empty: say what is spoken in the recording to be better imitated"
+        if not _SLOWEST <= pace <= _FASTEST:
+            long = "long" if pace > _FASTEST else "short"
+            return (
+                f"{which} is too {long} for its recording ({pace:.1f} letters a second): "
+                "what is spoken there must be written there, word for word"
+            )
+    return ""
+
+
+def _letters(text: str) -> float:
+    count = 0.0
+    for char in text:
+        if char.isalnum():
+            count += _WIDE if unicodedata.east_asian_width(char) in "WF" else 1.0
+    return count
+
+
+def _voice_band(samples: Float32Array, rate: int) -> Float32Array:
+    """What lies below 4 kHz, at 8 kHz, and without the deep sounds that no voice makes."""
+    if rate != _RATE:
+        samples = cast(Float32Array, soxr.resample(samples, rate, _RATE, "LQ"))
+    return (samples[1:] - np.float32(_COLOUR) * samples[:-1]).astype(np.float32)
+
+
+def _frames(samples: Float32Array) -> Float32Array:
+    """[frames, length]; zeros are appended where there is less than one."""
+    if len(samples) < _FRAME:
+        samples = np.pad(samples, (0, _FRAME - len(samples)))
+    frames = np.lib.stride_tricks.sliding_window_view(samples, _FRAME)[:: _FRAME // 2]
+    return frames[:: -(-len(frames) // _MAX_FRAMES)]
+
+
+def _periodicity(frames: Float32Array) -> npt.NDArray[np.float64]:
+    """Per frame, how like itself it is one period of some pitch later: 1 is a tone."""
+    centred = frames.astype(np.float64)
+    centred -= centred.mean(axis=1, keepdims=True)
+    power = np.abs(np.fft.rfft(centred, 2 * _FRAME, axis=1)) ** 2
+    alike = np.fft.irfft(power, 2 * _FRAME, axis=1)
+    lags = np.arange(int(_RATE / _PITCH_HZ[1]), int(_RATE / _PITCH_HZ[0]) + 1)
+    peaks = alike[:, lags] * (_FRAME / (_FRAME - lags))
+    return peaks.max(axis=1) / (alike[:, 0] + 1e-12)

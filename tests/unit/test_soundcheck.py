@@ -1,0 +1,100 @@
+"""What passes for a voice and what does not: recordings of people, and sounds of known kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import soundfile  # pyright: ignore[reportMissingTypeStubs]
+import soxr  # pyright: ignore[reportMissingTypeStubs]
+
+from shoal.engine.soundcheck import clipped_share, is_noise, transcript_doubt
+
+Samples = npt.NDArray[np.float32]
+RECORDINGS = sorted((Path(__file__).parents[1] / "data").glob("**/*.ogg"))
+PEOPLE = [path for path in RECORDINGS if path.parent.name == "voices"]
+RATE = 24_000
+
+
+def speech(path: Path, rate: int = RATE) -> Samples:
+    samples, own = soundfile.read(path, dtype="float32")
+    return soxr.resample(samples / np.abs(samples).max(), own, rate).astype(np.float32)
+
+
+def noise(seconds: float, slope: float = 0.0) -> Samples:
+    """Power falls with frequency to the power of ``slope``: 0 white, 1 pink."""
+    count = int(RATE * seconds)
+    spectrum = np.fft.rfft(np.random.default_rng(3).standard_normal(count))
+    spectrum /= np.maximum(1, np.arange(len(spectrum))) ** (slope / 2)
+    wave = np.fft.irfft(spectrum, count)
+    return (0.1 * wave / wave.std()).astype(np.float32)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("rate", [8000, 24_000, 44_100])
+def test_people_are_no_noise_whatever_the_rate(path: Path, rate: int) -> None:
+    samples = speech(path, rate)
+    assert not is_noise(samples, rate)
+    assert clipped_share(samples) < 0.01
+
+
+@pytest.mark.parametrize("path", PEOPLE, ids=lambda path: path.stem)
+def test_people_in_noise_and_whispering_are_heard(path: Path) -> None:
+    samples = speech(path)
+    level = float(np.sqrt((samples**2).mean()))
+    hiss = noise(len(samples) / RATE + 1)[: len(samples)] * 10
+    assert not is_noise((samples + level * 10 ** (-5 / 20) * hiss).astype(np.float32), RATE)
+    envelope = np.sqrt(np.convolve(samples**2, np.full(400, 1 / 400), "same"))
+    assert not is_noise((envelope * hiss).astype(np.float32), RATE)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("seconds", [1.0, 5.0, 59.0])
+def test_a_steady_hiss_is_noise(slope: float, seconds: float) -> None:
+    assert is_noise(noise(seconds, slope), RATE)
+
+
+def test_a_tone_is_not_noise() -> None:
+    wave = np.sin(np.arange(RATE) * 2 * np.pi * 220 / RATE).astype(np.float32)
+    assert not is_noise(wave, RATE) and clipped_share(wave) == 0.0
+
+
+@pytest.mark.parametrize("path", PEOPLE, ids=lambda path: path.stem)
+def test_the_more_is_cut_off_the_larger_the_share(path: Path) -> None:
+    samples = speech(path)
+    shares = [
+        clipped_share((0.5 * np.clip(samples * 10 ** (gain_db / 20), -1, 1)).astype(np.float32))
+        for gain_db in (0, 6, 12, 20, 30)
+    ]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.01 and shares[1] < 0.2 and shares[2] < 0.4 < shares[3]
+
+
+def test_coarse_steps_are_not_taken_for_clipping() -> None:
+    samples = speech(RECORDINGS[0], 8000)
+    assert clipped_share(np.round(samples * 127).astype(np.float32) / 128) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "doubt"),
+    [
+        ("The museum is closed on Mondays, but the library stays open until six.", 4.5, ""),
+        ("The museum is closed on Mondays, but the library stays open until six.", 1.0, "too long"),
+        ("The museum is closed on Mondays, but the library stays open until six.", 55.0, "short"),
+        ("博物馆星期一闭馆，但图书馆一直开放到六点。", 4.5, ""),
+        ("博物馆星期一闭馆，但图书馆一直开放到六点。", 1.2, "too long"),
+        ("Yes.", 1.5, ""),
+        ("", 3.0, "empty"),
+        ("[laughs] ...", 30.0, "too short"),
+    ],
+)
+def test_a_transcript_has_a_pace(text: str, seconds: float, doubt: str) -> None:
+    found = transcript_doubt([text], [seconds])
+    assert (doubt in found) if doubt else not found
+
+
+def test_the_transcript_in_doubt_is_named() -> None:
+    found = transcript_doubt(["Fine, fine.", "word " * 99], [1.0, 2.0])
+    assert found.startswith("transcript 2 is too long")
