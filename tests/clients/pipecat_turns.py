@@ -34,6 +34,7 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.cartesia.tts import CartesiaTTSService
 from pipecat.services.deepgram.tts import DeepgramTTSService
 from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
+from pipecat.services.fish.tts import FishAudioTTSService
 from pipecat.services.openai.tts import OpenAITTSService
 from pipecat.services.tts_service import TTSService
 from pipecat.workers.runner import WorkerRunner
@@ -61,6 +62,11 @@ def service(dialect: str, http: str) -> TTSService:
         case "cartesia":
             settings = CartesiaTTSService.Settings(voice=VOICES["cartesia"])
             return CartesiaTTSService(api_key="key", url=f"{live}/tts/websocket", settings=settings)
+        case "fish":
+            settings = FishAudioTTSService.Settings(voice="alice")
+            fish = FishAudioTTSService(api_key="key", settings=settings)
+            fish._base_url = f"{live}/v1/tts/live"  # it has no argument for that
+            return fish
         case _:
             return OpenAITTSService(api_key="key", base_url=f"{http}/v1")
 

@@ -1,4 +1,4 @@
-"""Other vendors' clients as they are, but for the address: pipecat, LiveKit and the vendors' SDKs.
+"""Clients as they are, but for the address: pipecat, LiveKit, Fish's and other vendors' SDKs.
 
 Each script of ``tests/clients`` runs once, in an environment of its own and against a server of
 its own, and says what it heard; the tests look at that. The fake's audio tells by its length what
@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 
 from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.voices import VoiceStore
 from shoal.loadtest.own_server import own_server
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +29,8 @@ SCRIPTS = ROOT / "tests" / "clients"
 DIALECTS = ("elevenlabs", "deepgram", "cartesia", "openai")
 TIMED = ("elevenlabs", "cartesia")
 FRAMEWORKS = ("pipecat_turns", "livekit_turns")
+FRAMED = (*DIALECTS, "fish")
+"""What the frameworks speak; Fish's Python SDKs are in ``test_fish_sdk.py``."""
 SPEED = 4.0
 """So fast does the fake speak: a client has the time to interrupt it."""
 LIMIT_S = 120.0
@@ -36,8 +41,10 @@ MP3_S = 0.08
 """LiveKit asks ElevenLabs and OpenAI for MP3 where nothing is set: frames of 26 ms."""
 
 Run = tuple[str, str]
-RUNS: tuple[Run, ...] = tuple(
-    (script, dialect) for script in (*FRAMEWORKS, "sdk_turns") for dialect in DIALECTS
+RUNS: tuple[Run, ...] = (
+    *((script, dialect) for script in FRAMEWORKS for dialect in FRAMED),
+    *(("sdk_turns", dialect) for dialect in DIALECTS),
+    ("fish_turns", "fish"),
 )
 
 
@@ -52,7 +59,19 @@ class Outcome:
 def run_client(script: str, dialect: str, http: str) -> dict[str, Any]:
     """What the script says it heard."""
     command = [str(PYTHON), str(SCRIPTS / f"{script}.py"), dialect, http]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    return run_command(command, ROOT)
+
+
+def run_javascript(http: str, recording: Path) -> dict[str, Any]:
+    command = [str(PYTHON.with_name("node")), "--input-type=module", "-", http, str(recording)]
+    script = (SCRIPTS / "js" / "fish_turns.mjs").read_text("utf-8")
+    return run_command(command, ROOT / ".clients" / "js", script)
+
+
+def run_command(command: list[str], folder: Path, script: str | None = None) -> dict[str, Any]:
+    done = subprocess.run(
+        command, cwd=folder, input=script, capture_output=True, text=True, timeout=LIMIT_S
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -64,14 +83,22 @@ def clients() -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes(clients: None, make_server: Any) -> Iterator[dict[Run, Future[Outcome]]]:
+def outcomes(
+    clients: None, make_server: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Run, Future[Outcome]]]:
     """All scripts, a few at a time; each has a server of its own."""
+    recording = tmp_path_factory.mktemp("recording") / "tone.wav"
+    soundfile.write(recording, 0.25 * np.sin(np.arange(48_000) / 20), 24_000)
 
     def work(script: str, dialect: str) -> Outcome:
-        engine = FakeEngine(speed=SPEED, voices=("alice",))
-        server = make_server(engine)
+        folder = tmp_path_factory.mktemp("voices")
+        engine = FakeEngine(speed=SPEED, voices=("alice",), store=VoiceStore(folder))
+        server = make_server(engine, voices_dir=folder)
         try:
-            report = run_client(script, dialect, server.http)
+            if script == "fish_turns":
+                report = run_javascript(server.http, recording)
+            else:
+                report = run_client(script, dialect, server.http)
             cancelled = server.metric('shoal_turns_ended_total{end="cancelled"}')
             return Outcome(report, cancelled, engine.stats().slots_busy)
         finally:
@@ -102,7 +129,7 @@ def rises_inside(words: list[Any], audio_s: float) -> None:
     assert all(end <= audio_s + 0.001 for end in ends)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", FRAMED)
 @pytest.mark.parametrize("script", FRAMEWORKS)
 class TestFrameworks:
     def test_a_turn_is_heard_whole(self, outcomes: Any, script: str, dialect: str) -> None:
@@ -137,16 +164,59 @@ def test_words_rise_and_end_inside_the_audio(outcomes: Any, script: str, dialect
         rises_inside(words, audio_s)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", FRAMED)
 def test_livekit_synthesizes_over_http(outcomes: Any, dialect: str) -> None:
     report = outcomes["livekit_turns", dialect].result().report
     assert report["whole"]["audio_s"] == pytest.approx(TWO, abs=TIDY_S)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", FRAMED)
 def test_livekit_speaks_with_nothing_set_but_the_address(outcomes: Any, dialect: str) -> None:
     report = outcomes["livekit_turns", dialect].result().report
     assert report["bare"]["audio_s"] == pytest.approx(TWO, abs=MP3_S)
+
+
+# Fish's JS SDK ----------------------------------------------------------------------------------
+
+
+def test_js_sdk_hears_turns_over_the_socket(outcomes: Any) -> None:
+    report = outcomes["fish_turns", "fish"].result().report
+    assert report["turn_s"] == report["again_s"] == pytest.approx(TWO)
+    assert report["flush_s"] == pytest.approx(UNENDED)
+    assert report["mp3_bytes"] == pytest.approx(8000 * TWO, rel=0.05)
+
+
+def test_js_sdk_hangs_up(outcomes: Any) -> None:
+    outcome = outcomes["fish_turns", "fish"].result()
+    assert 0 < outcome.report["interrupted_s"] < LONG / 2
+    assert outcome.cancelled >= 1
+    assert outcome.slots_busy == 0
+
+
+def test_js_sdk_speaks_over_http(outcomes: Any) -> None:
+    report = outcomes["fish_turns", "fish"].result().report
+    assert report["convert_s"] == pytest.approx(TWO)
+    assert report["wav_bytes"] == pytest.approx(44 + 48_000 * TWO)
+
+
+def test_js_sdk_is_told_what_is_wrong(outcomes: Any) -> None:
+    report = outcomes["fish_turns", "fish"].result().report
+    assert report["refused"]["status"] == report["nobody"]["status"] == 400
+    assert "unknown variant" in report["refused"]["body"]["message"]
+    assert report["nobody"]["body"] == {"status": 400, "message": "Reference not found"}
+
+
+def test_js_sdk_keeps_a_voice(outcomes: Any) -> None:
+    voices = outcomes["fish_turns", "fish"].result().report["voices"]
+    assert voices["made"] == ["t", "trained", ["x"], "d"]
+    assert voices["renamed"] == "t2" and voices["listed"]
+    assert voices["spoken_s"] == pytest.approx(TWO)
+    assert voices["gone"]["status"] == 404
+
+
+def test_js_sdk_has_money(outcomes: Any) -> None:
+    report = outcomes["fish_turns", "fish"].result().report
+    assert float(report["credit"]) > 0 and report["balance"] > 0
 
 
 # The vendors' SDKs ------------------------------------------------------------------------------
