@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from . import cluster
+from .haproxy import haproxy_environment
 
 LAPTOP = Path(__file__).parent / "laptop.yaml"
 FOLDER = Path("/tmp") / f"shoal-cluster-{os.getuid()}"
@@ -22,12 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     up.add_argument("--cpus", type=int, default=os.cpu_count() or 1, metavar="N")
     actions.add_parser("status", help="say what runs")
     actions.add_parser("down", help="stop it")
+    actions.add_parser("env", help="what Ray has to see on every node of a real cluster")
     flags = parser.parse_args(argv)
-    try:
-        from . import cluster
-    except ModuleNotFoundError as missing:
-        print(f"shoal: no {missing.name} here: pip install 'shoal[cluster]'", file=sys.stderr)
-        return 1
+    if flags.action == "env":
+        for name, value in haproxy_environment().items():
+            print(f"export {name}={shlex.quote(value)}")
+        return 0
     place = cluster.Place(FOLDER)
     try:
         return _do(flags, place)
@@ -39,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _do(flags: argparse.Namespace, place: cluster.Place) -> int:  # noqa: F821
-    from . import cluster
-
+def _do(flags: argparse.Namespace, place: cluster.Place) -> int:
     match flags.action:
         case "up":
             config = cluster.read_config(flags.config)

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-import yaml
-
 from .haproxy import Ports, haproxy_environment
 
 START_S: Final = 60.0
@@ -66,6 +64,8 @@ class Status:
 
 def read_config(path: Path) -> dict[str, Any]:
     """:raises ClusterError: there is no such file, or no YAML in it."""
+    import yaml
+
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
