@@ -39,41 +39,45 @@ class Loudness:
         self._block = rate // _BLOCKS_A_SECOND
         self._shelf = _shelf(rate)
         self._ramp = np.arange(self._block, dtype=np.float32) / np.float32(self._block)
-        # The block that is being filled, behind as much of those before as the filter sees.
-        self._seen = np.zeros(_TAPS - 1 + self._block, np.float32)
-        self._filled = 0
+        # What came of the block that is not full, behind as much before it as the filter sees.
+        self._seen = np.zeros(_TAPS - 1, np.float32)
         self._energy = 0.0
         self._weight = 0.0
         self._speech_blocks = 0
         self.gain_db = 0.0
         """The gain at the end of the block that is being filled."""
-        self._gain_from = self._gain_to = np.float32(1.0)
+        self._gains = [1.0, 1.0]
+        """At the beginning and at the end of that block."""
 
     def process(self, samples: Wave) -> Wave:
-        """As many samples as were given."""
-        out = np.empty_like(samples)
-        at = 0
-        while at < len(samples):
-            part = samples[at : at + self._block - self._filled]
-            ramp = self._ramp[self._filled : self._filled + len(part)]
-            gain = self._gain_from + (self._gain_to - self._gain_from) * ramp
-            out[at : at + len(part)] = part * gain
-            self._seen[_TAPS - 1 + self._filled :][: len(part)] = part
-            self._filled += len(part)
-            at += len(part)
-            if self._filled == self._block:
-                self._measure()
-        return _bent(out)
+        """As many samples as were given. A chunk is measured as a whole: its blocks cost a few
+        numbers each. Sums are taken in an order that no cut of the input changes."""
+        if not len(samples):
+            return samples
+        filled = len(self._seen) - (_TAPS - 1)
+        seen = np.concatenate((self._seen, samples))
+        blocks, rest = divmod(filled + len(samples), self._block)
+        for energy in self._energies(seen, blocks):
+            if _lufs(energy) > _PAUSE_LUFS:
+                self._heard(energy)
+            self._gains.append(10.0 ** (self.gain_db / 20.0))
+        edges = np.array(self._gains[: blocks + 2], np.float32)[:, None]
+        ramps = edges[:-1] + (edges[1:] - edges[:-1]) * self._ramp
+        del self._gains[:blocks]
+        self._seen = seen[-(_TAPS - 1 + rest) :]
+        return _bent(samples * ramps.reshape(-1)[filled : filled + len(samples)])
 
-    def _measure(self) -> None:
-        weighed = np.convolve(self._seen, self._shelf, "valid")
-        self._seen[: _TAPS - 1] = self._seen[self._block :]
-        self._filled = 0
-        energy = float(np.dot(weighed, weighed)) / self._block
-        if _lufs(energy) > _PAUSE_LUFS:
-            self._heard(energy)
-        self._gain_from = self._gain_to
-        self._gain_to = np.float32(10.0 ** (self.gain_db / 20.0))
+    def _energies(self, seen: Wave, blocks: int) -> list[float]:
+        """Of the first ``blocks`` blocks, weighed."""
+        count = blocks * self._block
+        weighed, part = np.zeros(count, np.float32), np.empty(count, np.float32)
+        for lag, tap in enumerate(self._shelf):
+            begin = _TAPS - 1 - lag
+            np.multiply(seen[begin : begin + count], tap, out=part)
+            weighed += part
+        np.multiply(weighed, weighed, out=part)
+        sums = part.reshape(blocks, self._block).sum(1)
+        return [float(total) / self._block for total in sums]
 
     def _heard(self, energy: float) -> None:
         """A block of speech: move the gain towards what its level and those before ask for."""
