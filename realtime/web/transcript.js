@@ -36,11 +36,11 @@ export class Transcript {
       const span = document.createElement("span");
       span.className = "word";
       span.textContent = part(word.begin, word.end);
-      nodes.push(part(at, word.begin), span);
+      nodes.push(between(part(at, word.begin)), span);
       at = word.end;
       return { span, start: offset_s + word.start_s, end: offset_s + word.end_s };
     });
-    nodes.push(part(at), /\s$/.test(text) ? "" : " ");
+    nodes.push(between(part(at)), /\s$/.test(text) ? "" : " ");
     entry.element.replaceChildren(...nodes);
     if (entry.over) for (const { span } of entry.words) span.classList.add("past");
     if (this.order[this.at] === entry) this.next = 0;
@@ -80,4 +80,12 @@ export class Transcript {
     this.element.classList.add("cut");
     this.now?.span.classList.remove("now");
   }
+}
+
+// What stands between two words belongs to the one before it.
+function between(text) {
+  const span = document.createElement("span");
+  span.className = "gap";
+  span.textContent = text;
+  return span;
 }
