@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
@@ -28,7 +29,7 @@ from shoal.engine.config import BUILTIN_VOICE, EngineConfig, Limits
 from shoal.loadtest.command import run
 
 from .arguments import build_parser
-from .config import ConfigError, server_config, setting
+from .config import ConfigError, byte_setting, server_config, setting
 from .progress import Progress
 
 STDIN_BLOCK_BYTES = 4096
@@ -71,23 +72,35 @@ def _engine_config(flags: argparse.Namespace) -> EngineConfig:
         if not chosen.isdigit() or int(chosen) < 1:
             raise CommandError("SHOAL_SLOTS has no usable value")
         slots = int(chosen)
+    warm, cold = _bytes("warm_voice_bytes"), _bytes("cold_voice_bytes")
+    usual = EngineConfig()
     return EngineConfig(
         model=BUILTIN_VOICE if model is None else Path(model),
         device=flags.device or setting("device") or "auto",
         dtype=flags.dtype or setting("dtype") or "auto",
         slots=slots,
         voices_dir=_voices_dir(),
+        warm_voice_bytes=usual.warm_voice_bytes if warm is None else warm,
+        cold_voice_bytes=usual.cold_voice_bytes if cold is None else cold,
         limits=_limits(),
     )
 
 
 def _limits() -> Limits:
+    usual = Limits(prefix_bytes=_bytes("hot_voice_bytes"))
     chosen = setting("batch_streams")
     if chosen is None:
-        return Limits()
+        return usual
     if not chosen.isdigit():
         raise CommandError("SHOAL_BATCH_STREAMS has no usable value")
-    return Limits(batch_streams=int(chosen))
+    return replace(usual, batch_streams=int(chosen))
+
+
+def _bytes(name: str) -> int | None:
+    try:
+        return byte_setting(name)
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
 
 
 def _voices_dir() -> Path:

@@ -121,6 +121,21 @@ _NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+def byte_setting(name: str, environ: Mapping[str, str] | None = None) -> int | None:
+    """``SHOAL_<NAME>`` as a number of bytes: ``512M``, ``2G`` or plain; ``None`` when unset.
+
+    :raises ConfigError: it is none.
+    """
+    text = setting(name, environ)
+    if text is None:
+        return None
+    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper())
+    number = text if unit is None else text[:-1]
+    if not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"{PREFIX}{name.upper()} must be a number of bytes, such as 512M or 2G")
+    return int(number) << (unit or 0)
+
+
 def setting(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     """``SHOAL_<NAME>``, for settings that are not the server's; ``None`` when unset or empty."""
     return (os.environ if environ is None else environ).get(PREFIX + name.upper()) or None

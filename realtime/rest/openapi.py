@@ -182,8 +182,15 @@ def _tts_request() -> Json:
             "latency": {"enum": list(get_args(LatencyMode)), "default": "normal"},
             "normalize": {**_BOOLEAN, "default": True},
             "prosody": _or_null(prosody),
-            "reference_id": _or_null(_STRING),
-            "references": _array(reference, MAX_INLINE_REFERENCES),
+            "reference_id": {
+                "anyOf": [_STRING, _array(_STRING, MAX_INLINE_REFERENCES), {"type": "null"}]
+            },
+            "references": {
+                "anyOf": [
+                    _array(reference, MAX_INLINE_REFERENCES),
+                    _array(_array(reference, MAX_INLINE_REFERENCES), MAX_INLINE_REFERENCES),
+                ]
+            },
             "temperature": _bounded(0, 1),
             "top_p": _bounded(0, 1),
             "repetition_penalty": _bounded(0.9, 2),

@@ -8,6 +8,7 @@ from shoal.realtime.config import (
     PUBLIC_DEFAULT_VOICES,
     ConfigError,
     ServerConfig,
+    byte_setting,
     server_config,
     setting,
 )
@@ -72,3 +73,13 @@ def test_keys_are_not_printed() -> None:
 def test_other_settings_have_the_same_prefix() -> None:
     assert setting("home", {"SHOAL_HOME": "/x"}) == "/x"
     assert setting("home", {"SHOAL_HOME": ""}) is None
+
+
+def test_bytes_have_units() -> None:
+    sizes = {"17": 17, "3k": 3 << 10, "512M": 512 << 20, "2G": 2 << 30, "0": 0}
+    for text, size in sizes.items():
+        assert byte_setting("warm_voice_bytes", {"SHOAL_WARM_VOICE_BYTES": text}) == size
+    assert byte_setting("warm_voice_bytes", {}) is None
+    for text in ("much", "M", "-1", "1.5G", "\u0663", "1T"):
+        with pytest.raises(ConfigError, match="SHOAL_WARM_VOICE_BYTES must be a number of bytes"):
+            byte_setting("warm_voice_bytes", {"SHOAL_WARM_VOICE_BYTES": text})

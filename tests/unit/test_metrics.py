@@ -52,7 +52,9 @@ def test_every_tier_of_the_voice_cache_has_its_figures() -> None:
     page = values(Metrics(lambda: EngineStats(hot=tiers[0], warm=tiers[1], cold=tiers[2]), 1))
     for tier, first in (("hot", 1), ("warm", 11), ("cold", 21)):
         label = f"{{tier={tier}}}"
-        gauges = [page[f"shoal_voice_{name}{label}"] for name in ("entries", "bytes", "limit_bytes")]
+        gauges = [
+            page[f"shoal_voice_{name}{label}"] for name in ("entries", "bytes", "limit_bytes")
+        ]
         counters = [
             page[f"shoal_voice_{name}_total{label}"]
             for name in ("hits", "misses", "evictions", "promotions")
