@@ -33,6 +33,7 @@ def perform(args: argparse.Namespace) -> int:
         "gate": _gate,
         "record": _record,
         "gate-tokens": _gate_tokens,
+        "fleet": _fleet,
     }
     try:
         return actions[args.action](args)
@@ -46,6 +47,21 @@ def perform(args: argparse.Namespace) -> int:
     ) as problem:
         print(f"shoal load: {problem}", file=sys.stderr)
         return NO_ANSWER
+
+
+def _fleet(args: argparse.Namespace) -> int:
+    from shoal.loadtest.simulate.study import study
+    from shoal.loadtest.simulate.summary import as_html, as_table
+
+    if min(args.gpus, args.capacity) < 1:
+        raise BadArguments("--gpus and --capacity must be at least 1")
+    found = study(args)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "fleet.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (args.out / "fleet.html").write_text(as_html(found), encoding="utf-8")
+    print(as_table(found))
+    print(f"{args.out}/fleet.html")
+    return OK
 
 
 def _level_runner(job: Job, quiet: bool) -> Callable[[float], LevelResult]:

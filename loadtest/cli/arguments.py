@@ -11,6 +11,7 @@ EXAMPLES = """examples:
   shoal load run ws://localhost:8000 --conversations 64 --barge-in 0.15
   shoal load knee ws://localhost:8000 --conversations 16 --highest 512
   shoal load run http://localhost:8880 --target openai --closed 8
+  shoal load fleet --gpus 500 --capacity 64 --out results/fleet
   shoal load compare old/result.json new/result.json
   shoal load gate new/result.json --baseline loadtest/baselines/h200.json
 """
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resolution", type=float, default=0.1, help="stop when known to this share (0.1)"
     )
     _judging(actions)
+    _fleet(actions)
 
 
 def _measuring(parser: argparse.ArgumentParser) -> None:
@@ -144,6 +146,25 @@ def _output(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPr
     group.add_argument(
         "--fail-on-slo", action="store_true", help="exit 1 when a level breaks the SLO"
     )
+
+
+def _fleet(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    fleet = actions.add_parser(
+        "fleet", help="simulate a day of a fleet under several policies; measures nothing"
+    )
+    fleet.add_argument("--gpus", type=int, default=500, help="the most there can be (500)")
+    fleet.add_argument("--peak", type=float, help="live turns at the day's peak (0.53 of all room)")
+    fleet.add_argument("--seed", type=int, default=1)
+    fleet.add_argument("--out", type=Path, default=Path("fleet"), metavar="DIR")
+    constants = fleet.add_argument_group("what one GPU was measured to do")
+    constants.add_argument("--capacity", type=int, default=64, help="safe live turns (64)")
+    constants.add_argument("--ttfa-idle", type=float, default=0.03, metavar="S")
+    constants.add_argument("--ttfa-full", type=float, default=0.08, metavar="S")
+    constants.add_argument(
+        "--start", type=float, nargs=2, default=(60.0, 120.0), metavar=("S", "S")
+    )
+    constants.add_argument("--miss", type=float, default=0.013, metavar="S", help="prefill a voice")
+    constants.add_argument("--step", type=float, default=0.008, metavar="S", help="a decode step")
 
 
 def _judging(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]

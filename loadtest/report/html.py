@@ -88,11 +88,16 @@ def render(result: Result) -> str:
         _section("Settings", f"<pre>{escape(json.dumps(result['settings'], indent=1))}</pre>"),
         _section("Machine", f"<pre>{escape(json.dumps(result['machine'], indent=1))}</pre>"),
     ]
+    return document(f"Load test of {where}", "".join(parts))
+
+
+def document(title: str, body: str) -> str:
+    """A page that needs nothing else; ``body`` is HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>Load test of {escape(where)}</title><style>{_STYLE}{_colours()}</style></head>"
-        f"<body>{''.join(parts)}</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}{_colours()}</style></head>"
+        f"<body>{body}</body></html>\n"
     )
 
 
@@ -107,7 +112,8 @@ def _each(result: Result, title: str, draw: Any) -> str:
     return _section(title, body)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table of text; nothing without rows."""
     if not rows:
         return ""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
@@ -119,7 +125,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def _summary(result: Result) -> str:
     note = '<p class="dim">Durations in milliseconds.</p>'
-    return _table(list(header()), rows_of(result)) + note
+    return table(list(header()), rows_of(result)) + note
 
 
 def _playouts(result: Result) -> str:
@@ -139,7 +145,7 @@ def _playouts(result: Result) -> str:
                 ]
             )
     head = ["run", "prebuffer", "turns stalled", "stalls", "total ms", "worst ms", "min lead ms"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _percentiles(result: Result) -> str:
@@ -153,7 +159,7 @@ def _percentiles(result: Result) -> str:
             else:
                 cells = [milliseconds(value) for value in shown]
             rows.append([run["name"], name, str(values["count"]), *cells])
-    return _table(["run", "what", "count", "p50", "p90", "p95", "p99", "p99.9", "max"], rows)
+    return table(["run", "what", "count", "p50", "p90", "p95", "p99", "p99.9", "max"], rows)
 
 
 def _repeats(result: Result) -> str:
@@ -173,7 +179,7 @@ def _repeats(result: Result) -> str:
         if len(run["repeats"]) > 1
     ]
     head = ["run", "seed", "turns", "TTFA p50", "TTFA p95", "frames/s", "stalled", "failed"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _client(result: Result) -> str:
@@ -197,7 +203,7 @@ def _client(result: Result) -> str:
                 ]
             )
     head = ["run", "processes", "loop lag p99 ms", "max ms", "busiest process", "machine CPU"]
-    return _table([*head, "connects", "reconnects", "stray messages", "saturated"], rows)
+    return table([*head, "connects", "reconnects", "stray messages", "saturated"], rows)
 
 
 def _worst(result: Result) -> str:
