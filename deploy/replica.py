@@ -63,7 +63,7 @@ class Replica:
         )
         self._logs = LogThread(sys.stderr, config.log_level, config.log_json)
         engine = make_engine(settings, store)
-        app = create_app(engine, config)
+        app = create_app(engine, config, store)
         gateway = app.state.gateway
         capacity = settings.safe_turns or engine.info.slots
         self._gateway = gateway

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from shoal.engine.api import Engine
+from shoal.engine.voices import VoiceStore
 
 from . import page, status
 from .answers import error_response
@@ -27,9 +28,13 @@ from .gateway import Gateway, Refusal
 from .rest import models, openapi, references, tokens, tts, wallet
 
 
-def create_app(engine: Engine, config: ServerConfig) -> Starlette:
-    """The app. Its lifespan starts ``engine`` and stops it; ``app.state.gateway`` is the rest."""
-    gateway = Gateway(engine, config)
+def create_app(
+    engine: Engine, config: ServerConfig, voices: VoiceStore | None = None
+) -> Starlette:
+    """The app. Its lifespan starts ``engine`` and stops it; ``app.state.gateway`` is the rest.
+
+    ``voices``: instead of the store of ``config.voices_dir``, which it then keeps its files in."""
+    gateway = Gateway(engine, config, voices)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:

@@ -15,6 +15,7 @@ from itertools import count
 from typing import Final
 
 from shoal.engine.api import Engine
+from shoal.engine.voices import VoiceStore
 from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import TtsRequest
 from shoal.proto.request import RATES
@@ -61,8 +62,13 @@ def unavailable_formats(model_rate: int) -> Mapping[str, str]:
 class Gateway:
     """See the module. ``run`` first; ``drain`` and ``stop`` last."""
 
-    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+    def __init__(
+        self, engine: Engine, config: ServerConfig, voices: VoiceStore | None = None
+    ) -> None:
         self.config = config
+        self.voices = voices
+        if voices is None and config.voices_dir is not None:
+            self.voices = VoiceStore(config.voices_dir)
         self.engine = engine
         self.metrics = Metrics(engine.stats, engine.info.slots)
         self.tokens = Tokens()

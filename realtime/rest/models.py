@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from shoal.engine.api import Prepare, Reference, Voice
-from shoal.engine.voices import MAX_REFERENCES, UnknownVoice, VoiceError, VoiceStore
+from shoal.engine.voices import MAX_REFERENCES, UnknownVoice, VoiceError
 from shoal.realtime.admission import endpoint, open_endpoint
 from shoal.realtime.answers import Refused, gateway_of
 from shoal.realtime.bodies import Form, read_form
@@ -60,10 +60,9 @@ def routes() -> list[BaseRoute]:
 
 def catalogue_of(gateway: Gateway) -> Catalogue:
     """:raises Refused: this server keeps no voices."""
-    root = gateway.config.voices_dir
-    if root is None:
+    if gateway.voices is None:
         raise Refused(Refusal(403, "This server keeps no voices"))
-    return Catalogue(VoiceStore(root), root)
+    return Catalogue(gateway.voices, gateway.voices.root)
 
 
 async def from_disk(work: Callable[[], _Result]) -> _Result:
