@@ -27,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_voice(commands)
     _add_mcp(commands)
     _add_load(commands)
+    _add_cluster(commands)
     _add_doctor(commands)
     return parser
 
@@ -130,6 +131,13 @@ def _add_load(commands: Commands) -> None:
     load = commands.add_parser("load", help="measure a server under load")
     add_arguments(load)
     load.set_defaults(command="load_test")
+
+
+def _add_cluster(commands: Commands) -> None:
+    cluster = commands.add_parser("cluster", help="run several servers behind one address")
+    cluster.add_argument("action", choices=("up", "status", "down", "env"))
+    cluster.add_argument("rest", nargs=argparse.REMAINDER, help="shoal cluster up -h lists them")
+    cluster.set_defaults(command="cluster")
 
 
 def _add_doctor(commands: Commands) -> None:

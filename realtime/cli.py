@@ -14,6 +14,7 @@ import gc
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -327,6 +328,12 @@ def _load_test(flags: argparse.Namespace) -> int:
         raise CommandError(f"no {missing.name} here: pip install 'shoal[load]'") from missing
 
 
+def _cluster(flags: argparse.Namespace) -> int:
+    # A program of its own: nothing here imports what runs many of us.
+    command = [sys.executable, "-P", "-m", "shoal.deploy", flags.action, *flags.rest]
+    return subprocess.run(command).returncode
+
+
 def _doctor(flags: argparse.Namespace) -> int:
     from .doctor import findings
 
@@ -348,6 +355,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(
         "voice_remove": _voice_remove,
         "mcp": _mcp,
         "load_test": _load_test,
+        "cluster": _cluster,
         "doctor": _doctor,
     }
 )
