@@ -63,6 +63,9 @@ def _add_serve(commands: Commands) -> None:
     serve.add_argument("--allow-origin", action="append", metavar="URL", help="a web page's origin")
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     serve.add_argument("--log-json", action="store_true", default=None)
+    serve.add_argument(
+        "--traces", action="store_true", default=None, help="export turns by OpenTelemetry"
+    )
     serve.set_defaults(command="serve")
 
 
@@ -120,9 +123,13 @@ def _add_voice(commands: Commands) -> None:
 def _add_mcp(commands: Commands) -> None:
     mcp = commands.add_parser("mcp", help="give an agent speech: a Model Context Protocol server")
     mcp.add_argument("--url", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the shoal server")
-    mcp.add_argument("--api-key", metavar="KEY")
+    mcp.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="the server's; beyond 127.0.0.1 a caller over HTTP must bear it, too",
+    )
     mcp.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
-    mcp.add_argument("--host", default="127.0.0.1")
+    mcp.add_argument("--host", default="127.0.0.1", help="for --http; 127.0.0.1")
     mcp.add_argument("--port", type=_port, default=MCP_PORT, help=f"for --http; {MCP_PORT}")
     mcp.set_defaults(command="mcp")
 

@@ -122,6 +122,7 @@ def _load(flags: argparse.Namespace, report: Report) -> Engine:
 
 def _serve(flags: argparse.Namespace) -> int:
     from .server import serve
+    from .trace import OtelTraces, TracingUnavailable
 
     try:
         config = server_config(
@@ -132,8 +133,10 @@ def _serve(flags: argparse.Namespace) -> int:
             voices_dir=_voices_dir(),
             log_level=flags.log_level,
             log_json=flags.log_json,
+            traces=flags.traces,
         )
-    except ConfigError as error:
+        traces = OtelTraces() if config.traces else None
+    except (ConfigError, TracingUnavailable) as error:
         raise CommandError(str(error)) from error
     _check_port(config.host, config.port)
     progress = Progress(sys.stderr)
@@ -157,8 +160,10 @@ def _serve(flags: argparse.Namespace) -> int:
         sys.stdout.flush()
 
     try:
-        return serve(config, engine, ready)
+        return serve(config, engine, ready, traces)
     finally:
+        if traces is not None:
+            traces.close()
         # Serving froze what was built; what is still frozen at exit, libraries report as leaked.
         gc.unfreeze()
 
@@ -310,12 +315,12 @@ def _voice_remove(flags: argparse.Namespace) -> int:
 
 def _mcp(flags: argparse.Namespace) -> int:
     try:
-        from .agent import Place, local_tools, remote_tools
+        from .agent import Place, local_tools, serve_http
     except ModuleNotFoundError as missing:
         raise CommandError(f"no {missing.name} here: pip install 'shoal[mcp]'") from missing
     place = Place(flags.url.rstrip("/"), flags.api_key or setting("api_key"))
     if flags.http:
-        remote_tools(place).run("streamable-http", host=flags.host, port=flags.port)
+        serve_http(place, flags.host, flags.port)
     else:
         local_tools(place).run("stdio")
     return 0
