@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -26,15 +27,19 @@ from .cors import cors
 from .dialects import cartesia, deepgram, elevenlabs, elevenlabs_http, fish_live, openai
 from .gateway import Gateway, Refusal
 from .rest import models, openapi, references, tokens, tts, wallet
+from .trace import TraceContext, Traces
 
 
 def create_app(
-    engine: Engine, config: ServerConfig, voices: VoiceStore | None = None
+    engine: Engine,
+    config: ServerConfig,
+    voices: VoiceStore | None = None,
+    traces: Traces | None = None,
 ) -> Starlette:
     """The app. Its lifespan starts ``engine`` and stops it; ``app.state.gateway`` is the rest.
 
     ``voices``: instead of the store of ``config.voices_dir``, which it then keeps its files in."""
-    gateway = Gateway(engine, config, voices)
+    gateway = Gateway(engine, config, voices, traces)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -61,7 +66,10 @@ def create_app(
             *deepgram.routes(),
             *cartesia.routes(),
         ],
-        middleware=cors(config.allow_origins),
+        middleware=[
+            *([] if traces is None else [Middleware(TraceContext)]),
+            *cors(config.allow_origins),
+        ],
         exception_handlers={HTTPException: _http_error, 500: _server_error},
         lifespan=lifespan,
     )

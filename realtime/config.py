@@ -57,6 +57,8 @@ class ServerConfig:
     """Where voices are kept. ``None``: none can be added over HTTP."""
     log_level: str = "info"
     log_json: bool = False
+    traces: bool = False
+    """Export a trace of each turn by OpenTelemetry, to where its own variables say."""
 
     def __post_init__(self) -> None:
         for name in ("max_sockets", "encode_threads"):
@@ -114,6 +116,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
         "encode_threads": int,
         "voices_dir": Path,
         "log_json": _flag,
+        "traces": _flag,
     }
 )
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from shoal.engine import api
 from shoal.proto.errors import CLOSE_CODES, Code, ProtocolError
@@ -27,7 +25,6 @@ from shoal.proto.messages import (
 )
 
 from . import log
-from .config import ServerConfig
 from .effects import (
     BeginTurn,
     Close,
@@ -44,12 +41,11 @@ from .effects import (
     ToClient,
     ToEngine,
 )
-from .encode import Chunk, EncodePool
-from .hub import Hub
+from .encode import Chunk
 from .link import Dialect, Disconnected, Link
-from .metrics import Metrics
 from .outbox import Kind, OutboxFull, Outgoing
 from .session import Rules, Session, State
+from .surroundings import Surroundings
 from .timers import Timers
 from .turn import Turn
 from .writer import Writer
@@ -62,18 +58,6 @@ _ALIKE = frozenset((Kind.NOTE, Kind.MARK))
 _NO_REFUSALS = frozenset((Code.ENGINE, Code.DRAINING))
 
 logger = logging.getLogger("shoal.connection")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all connections of a server share."""
-
-    config: ServerConfig
-    hub: Hub
-    pool: EncodePool
-    metrics: Metrics
-    model_rate: int
-    clock: Callable[[], float] = field(default=time.monotonic)
 
 
 class Connection:
@@ -141,6 +125,8 @@ class Connection:
         if isinstance(event, api.Pcm) and turn is not None:
             self._active_s = self._clock()
             turn.got_audio(event, self._active_s)
+        elif isinstance(event, api.Opened) and turn is not None:
+            turn.got_voice(event, self._clock())
         if isinstance(event, api.Failed):
             self._around.metrics.errors.labels(event.fault.value).inc()
             log.event(
@@ -233,6 +219,7 @@ class Connection:
             self._queue_audio,
             self._encoder_failed,
             self._session.inserted,
+            around.traces.turn(),
         )
         log.event(
             logger,

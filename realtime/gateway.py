@@ -23,13 +23,15 @@ from shoal.proto.request import RATES
 from . import auth, log
 from .audio import FormatUnavailable, make_encoder
 from .config import ServerConfig
-from .connection import Connection, Surroundings
+from .connection import Connection
 from .encode import EncodePool
 from .hub import Hub
 from .link import Dialect, Link
 from .metrics import Metrics
 from .session import Rules
+from .surroundings import Surroundings
 from .tokens import Tokens
+from .trace import NoTraces, Traces
 
 POOLING_AGENTS: Final = ("livekit-plugins-",)
 RETRY_AFTER_S: Final = 1
@@ -63,8 +65,13 @@ class Gateway:
     """See the module. ``run`` first; ``drain`` and ``stop`` last."""
 
     def __init__(
-        self, engine: Engine, config: ServerConfig, voices: VoiceStore | None = None
+        self,
+        engine: Engine,
+        config: ServerConfig,
+        voices: VoiceStore | None = None,
+        traces: Traces | None = None,
     ) -> None:
+        self.traces = traces
         self.config = config
         self.voices = voices
         if voices is None and config.voices_dir is not None:
@@ -93,7 +100,12 @@ class Gateway:
         hub = Hub(self.engine, asyncio.get_running_loop(), self._engine_died)
         pool = EncodePool(self.config.encode_threads, hub.to_loop)
         self._around = Surroundings(
-            self.config, hub, pool, self.metrics, self.engine.info.sample_rate
+            self.config,
+            hub,
+            pool,
+            self.metrics,
+            self.engine.info.sample_rate,
+            traces=self.traces or NoTraces(),
         )
         self._spawn(self._warm_up(hub))
         if self.config.fallback_voice is not None:

@@ -25,6 +25,7 @@ from .app import create_app
 from .config import ServerConfig
 from .gateway import Gateway
 from .log import LogThread
+from .trace import Traces
 from .websocket import LiveProtocol
 from .wire import HttpProtocol
 
@@ -92,11 +93,14 @@ class GatewayServer(uvicorn.Server):
 
 
 def build_server(
-    config: ServerConfig, engine: Engine, on_ready: Callable[[str], None] | None = None
+    config: ServerConfig,
+    engine: Engine,
+    on_ready: Callable[[str], None] | None = None,
+    traces: Traces | None = None,
 ) -> GatewayServer:
     """A server that is not running yet. ``on_ready`` gets its address once a turn would be
     fast, on the loop."""
-    app = create_app(engine, config)
+    app = create_app(engine, config, traces=traces)
     return GatewayServer(
         uvicorn.Config(
             app,
@@ -121,7 +125,10 @@ def build_server(
 
 
 def serve(
-    config: ServerConfig, engine: Engine, on_ready: Callable[[str], None] | None = None
+    config: ServerConfig,
+    engine: Engine,
+    on_ready: Callable[[str], None] | None = None,
+    traces: Traces | None = None,
 ) -> int:
     """Serve until a signal or the engine's death; returns the process's exit status.
 
@@ -139,7 +146,7 @@ def serve(
         if on_ready is not None:
             on_ready(address)
 
-    server = build_server(config, engine, ready)
+    server = build_server(config, engine, ready, traces)
     try:
         server.run()
     finally:

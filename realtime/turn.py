@@ -17,6 +17,7 @@ from shoal.proto.messages import TtsRequest
 from . import log
 from .encode import Chunk, EncodePool, TurnEncoder
 from .metrics import Metrics
+from .trace import NoTraces, TurnTimes, TurnTrace
 
 logger = logging.getLogger("shoal.turn")
 
@@ -39,6 +40,7 @@ class Turn:
         on_chunks: Callable[[list[Chunk]], None],
         on_failed: Callable[[Exception], None],
         on_inserted: Callable[[int, float], None] = lambda at_samples, total_s: None,
+        trace: TurnTrace | None = None,
     ) -> None:
         self.stream = stream
         self.started_s = now_s
@@ -61,10 +63,13 @@ class Turn:
         self._on_inserted = on_inserted
         self._given_samples = 0
         self._inserted_s = 0.0
-        self._timing: api.Timing | None = None
-        self._first_text_s: float | None = None
-        self._first_pcm_s: float | None = None
-        self._first_sent_s: float | None = None
+        self._trace = trace or NoTraces()
+        self._times = TurnTimes(now_s)
+        self._kind: dict[str, str | int] = {
+            "shoal.format": request.format,
+            "shoal.rate": request.sample_rate,
+            "shoal.priority": request.priority,
+        }
         self._lead_from_s = 0.0
         self._lead_audio_s = 0.0
 
@@ -123,24 +128,26 @@ class Turn:
 
     def got_text(self, text: str, now_s: float) -> None:
         self.text_chars += len(text)
-        if self._first_text_s is None and not text.isspace():
-            self._first_text_s = now_s
+        if self._times.text_s is None and not text.isspace():
+            self._times.text_s = now_s
+
+    def got_voice(self, event: api.Opened, now_s: float) -> None:
+        self._times.voice_s, self._times.voice_cached = now_s, event.cached
 
     def got_audio(self, event: api.Pcm, now_s: float) -> None:
-        if self._first_pcm_s is None:
-            self._first_pcm_s = now_s
-            self._timing = event.timing
+        if self._times.pcm_s is None:
+            self._times.pcm_s, self._times.timing = now_s, event.timing
 
     def sent_audio(self, audio_s: float, now_s: float) -> None:
         """A chunk is on the wire."""
-        metrics = self._metrics
+        metrics, times = self._metrics, self._times
         metrics.audio_s.labels(self._format).inc(audio_s)
-        if self._first_sent_s is None:
-            self._first_sent_s = self._lead_from_s = now_s
-            if self._first_text_s is not None and self._first_pcm_s is not None:
-                self.ttfa_s = now_s - self._first_text_s
+        if times.sent_s is None:
+            times.sent_s = self._lead_from_s = now_s
+            if times.text_s is not None and times.pcm_s is not None:
+                self.ttfa_s = now_s - times.text_s
                 if self._listened_to:
-                    metrics.first_audio(self.ttfa_s, self._timing, now_s - self._first_pcm_s)
+                    metrics.first_audio(self.ttfa_s, times.timing, now_s - times.pcm_s)
         else:
             lead_s = self._lead_audio_s - (now_s - self._lead_from_s)
             if self._listened_to:
@@ -167,3 +174,12 @@ class Turn:
             ttfa_s=self.ttfa_s,
             seconds=now_s - self.started_s,
         )
+        attributes: dict[str, str | int | float] = {
+            **self._kind,
+            "shoal.end": outcome,
+            "shoal.chars": self.text_chars,
+            "shoal.audio_s": self.sent_audio_s,
+        }
+        if self.ttfa_s is not None:
+            attributes["shoal.ttfa_s"] = self.ttfa_s
+        self._trace.end(self._times, now_s, attributes, outcome == "error")

@@ -21,6 +21,7 @@ from shoal.engine.api import Engine
 from shoal.engine.fake import FakeEngine
 from shoal.realtime.config import ServerConfig
 from shoal.realtime.server import GatewayServer, build_server
+from shoal.realtime.trace import Traces
 
 TIMEOUT_S = 10.0
 PCM = {"format": "pcm", "sample_rate": 24_000, "prosody": {"normalize_loudness": False}}
@@ -30,11 +31,11 @@ PCM = {"format": "pcm", "sample_rate": 24_000, "prosody": {"normalize_loudness":
 class Server:
     """A server in a thread of its own, with its own event loop, ready to speak."""
 
-    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+    def __init__(self, engine: Engine, config: ServerConfig, traces: Traces | None = None) -> None:
         self.engine = engine
         self._ready = threading.Event()
         self._address = ""
-        self.server: GatewayServer = build_server(config, engine, self._on_ready)
+        self.server: GatewayServer = build_server(config, engine, self._on_ready, traces)
         self._thread = threading.Thread(target=self.server.run, name="server")
 
     def _on_ready(self, address: str) -> None:
