@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     up.add_argument("--config", type=Path, default=LAPTOP, metavar="FILE", help="a Serve config")
     up.add_argument("--port", type=int, help="instead of the config's")
     up.add_argument("--replicas", type=int, metavar="N", help="instead of the config's")
+    up.add_argument("--fake", action="store_true", help="tones instead of a voice")
     up.add_argument("--cpus", type=int, default=os.cpu_count() or 1, metavar="N")
     actions.add_parser("status", help="say what runs")
     actions.add_parser("down", help="stop it")
@@ -53,12 +54,15 @@ def _do(flags: argparse.Namespace, place: cluster.Place) -> int:
             if flags.replicas is not None:
                 app["deployments"][0]["num_replicas"] = flags.replicas
                 app["deployments"][0].pop("autoscaling_config", None)
+            if flags.fake:
+                app["args"]["engine"] = "fake"
             if not cluster.runs(place):
                 cluster.start(place, flags.cpus)
             cluster.deploy(place, config)
             now = cluster.wait_until_running(place, app["name"])
-            port = config.get("http_options", {}).get("port", 8000)
-            print(f"shoal speaks at http://127.0.0.1:{port} ({now.running} replicas)")
+            address = f"http://127.0.0.1:{config.get('http_options', {}).get('port', 8000)}"
+            cluster.wait_until_reached(address)
+            print(f"shoal speaks at {address} ({now.running} replicas)")
         case "status":
             for name, now in cluster.statuses(place).items():
                 states = ", ".join(f"{count} {state}" for state, count in now.replicas.items())

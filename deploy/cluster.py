@@ -11,9 +11,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -38,7 +39,7 @@ class Place:
 
     folder: Path
     ray_port: int = 6379
-    ports: Ports = Ports()
+    ports: Ports = field(default_factory=Ports)
 
     @property
     def state(self) -> Path:
@@ -130,12 +131,13 @@ def _spawn(command: list[str], log: Path) -> int:
 
 
 @contextmanager
-def _connected(place: Place) -> Iterator[None]:
+def _connected(place: Place) -> Generator[None]:
     import ray
 
+    untyped = cast("Any", ray)
     if _session(place) is None:
         raise ClusterError("no cluster runs: shoal cluster up")
-    ray.init(
+    untyped.init(
         address=place.address,
         namespace=SERVE_NAMESPACE,
         log_to_driver=False,
@@ -145,7 +147,7 @@ def _connected(place: Place) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        untyped.shutdown()
 
 
 def deploy(place: Place, config: dict[str, Any]) -> None:
@@ -164,13 +166,14 @@ def deploy(place: Place, config: dict[str, Any]) -> None:
         where = ".".join(str(step) for step in first["loc"])
         raise ClusterError(f"{where}: {first['msg']}") from error
     with _connected(place):
-        serve.start(
+        cast("Any", serve).start(
             proxy_location=schema.proxy_location.value,
             http_options=schema.http_options.model_dump(),
         )
-        from ray.serve.context import _get_global_client  # what Ray's own `serve run` calls
+        from ray.serve import context
 
-        cast("Any", _get_global_client()).deploy_apps(schema)
+        # What Ray's own `serve run` does; there is no public function for it.
+        cast("Any", context)._get_global_client().deploy_apps(schema)
 
 
 def statuses(place: Place) -> dict[str, Status]:
@@ -182,14 +185,14 @@ def statuses(place: Place) -> dict[str, Status]:
 
     with _connected(place):
         answer = serve.status()
-        return {name: _status(answer, name) for name in answer.applications}
+        return {name: read_status(answer, name) for name in answer.applications}
 
 
 def runs(place: Place) -> bool:
     return _session(place) is not None
 
 
-def _status(answer: Any, app: str) -> Status:
+def read_status(answer: Any, app: str) -> Status:
     found = answer.applications.get(app)
     if found is None:
         return Status("NOT_STARTED", "", {})
@@ -216,7 +219,7 @@ def wait_until_running(
     limit = time.monotonic() + limit_s
     with _connected(place):
         while True:
-            now = _status(serve.status(), app)
+            now = read_status(serve.status(), app)
             if seen is not None:
                 seen(now)
             if now.app == "RUNNING":
@@ -224,6 +227,20 @@ def wait_until_running(
             if now.app == "DEPLOY_FAILED" or time.monotonic() > limit:
                 raise ClusterError(f"{app}: {now.app}: {now.message}")
             time.sleep(POLL_S)
+
+
+def wait_until_reached(address: str, limit_s: float = START_S) -> None:
+    """Until HAProxy sends requests to a replica.
+
+    :raises ClusterError: it does not.
+    """
+    limit = time.monotonic() + limit_s
+    while True:
+        with suppress(OSError), urllib.request.urlopen(f"{address}/v1/health", timeout=5):
+            return
+        if time.monotonic() > limit:
+            raise ClusterError(f"{address} is not reached: see http://127.0.0.1:8404/stats")
+        time.sleep(POLL_S)
 
 
 def stop(place: Place) -> bool:

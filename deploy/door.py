@@ -49,6 +49,7 @@ class Door:
         leaving: Leaving,
         name: str = "",
         clock: Callable[[], float] = time.monotonic,
+        poll_s: float = LEAVING_POLL_S,
     ) -> None:
         self._app = app
         self._gateway = gateway
@@ -56,6 +57,7 @@ class Door:
         self._leaving = leaving
         self._name = name.encode("latin-1", "replace")
         self._clock = clock
+        self._poll_s = poll_s
         self._pending: dict[int, float] = {}
         self._watch: asyncio.Task[None] | None = None
         self.refused = 0
@@ -142,5 +144,5 @@ class Door:
             with suppress(OSError):
                 if await self._leaving(host, port):
                     break
-            await asyncio.sleep(LEAVING_POLL_S)
+            await asyncio.sleep(self._poll_s)
         await self._gateway.drain()

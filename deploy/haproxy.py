@@ -14,9 +14,9 @@ from typing import Final
 
 VOICE_MAP: Final = Path(__file__).parent / "voice.map"
 BOUND_PERCENT: Final = 125
-"""How much more than the average a voice's home may hold. Above a load of 100 / this, one voice that
-is most of the traffic can fill its home and the next on the ring while others have room; the
-autoscaler keeps the load below that."""
+"""What a voice's home may hold, of the average. Above a load of 100 / this, one voice that is most
+of the traffic can fill its home and the next on the ring while others have room; the autoscaler
+keeps the load below that."""
 TRIES: Final = 5
 
 

@@ -52,7 +52,7 @@ class Replica:
 
     def __init__(self, settings: ReplicaSettings) -> None:
         # Ray lets uvicorn choose its protocols. It does so after this, from this table.
-        uvicorn.config.WS_PROTOCOLS["auto"] = ReplicaProtocol  # pyright: ignore[reportArgumentType]
+        uvicorn.config.WS_PROTOCOLS["auto"] = ReplicaProtocol
         uvicorn.config.HTTP_PROTOCOLS["auto"] = HttpProtocol
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         store = voice_store(settings)

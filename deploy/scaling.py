@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shoal.deploy.autoscale import FleetSignal, Memory, Rules, decide
+from .autoscale import FleetSignal, Memory, Rules, decide
 
 
 class TrafficPolicy:

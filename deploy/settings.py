@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 
 class SettingsError(ValueError):
@@ -59,7 +59,7 @@ def replica_settings(args: Mapping[str, Any]) -> ReplicaSettings:
     for name, value in args.items():
         if name not in known:
             raise SettingsError(f"there is no setting {name}")
-        kind = cast("Any", kinds[name])
+        kind = kinds[name]
         allowed = (int, float) if kind is float else kind
         if isinstance(value, bool) or not isinstance(value, allowed):
             raise SettingsError(f"{name} has no usable value")

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from shoal.engine.api import Reference, VoiceInfo
 from shoal.engine.runner import Int32Array
@@ -40,7 +40,7 @@ def voice_store(settings: ReplicaSettings) -> VoiceStore | None:
     if where is None:
         return None
     if "://" not in where:
-        return VoiceStore(Path(where))
+        return VoiceStore(Path(where).expanduser())
     return RemoteVoices(where, Path(settings.voices_cache))
 
 
@@ -54,11 +54,13 @@ class RemoteVoices(VoiceStore):
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
-        import fsspec
+        import fsspec  # pyright: ignore[reportMissingTypeStubs]
 
         super().__init__(cache)
         self._clock = clock
-        self._files, self._folder = fsspec.core.url_to_fs(url, **options)
+        files, folder = cast("Any", fsspec).core.url_to_fs(url, **options)
+        self._files: Any = files
+        self._folder = str(folder)
         self._looked_s: dict[str, float] = {}
         self._versions: dict[str, str] = {}
         self._fetching = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import msgpack
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+logger = logging.getLogger("cluster")
 PCM = {"format": "pcm", "sample_rate": 24_000}
 TRIES = 5
 RETRY_S = 0.1
@@ -79,6 +81,6 @@ async def turn_with_retries(url: str, text: str, voice: str = "") -> tuple[Told,
         told = await turn(url, text, voice)
         if told.reason == "stop":
             return told, attempt
-        print("again after", told)
+        logger.info("again after %s", told)
         await asyncio.sleep(RETRY_S * attempt)
     return told, TRIES

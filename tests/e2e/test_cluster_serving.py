@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -40,6 +41,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's driver lives in this process
 ]
 
+logger = logging.getLogger("cluster")  # figures: -o log_cli=true -o log_cli_level=INFO
 SLOTS = 8
 SPEED = 2.0
 VOICES = 12
@@ -212,7 +214,7 @@ async def test_a_zipf_mix_finds_its_voices_where_they_are(fleet: Fleet) -> None:
     rate = hits / (len(plan) - WARM_UP)
     copies = len(seen) / len(set(plan))
     at_home = sum(max(places.values()) for places in homes.values()) / len(plan)
-    print(f"affinity {rate:.3f}, {copies:.2f} copies of a voice, {at_home:.2f} at home")
+    logger.info(f"affinity {rate:.3f}, {copies:.2f} copies of a voice, {at_home:.2f} at home")
     assert rate >= 0.95
 
 
@@ -237,12 +239,12 @@ async def test_overload_is_refused_at_once_and_live_turns_do_not_notice(fleet: F
     ended = await asyncio.gather(*live)
     assert {told.status for told in refused} == {503}
     seconds = sorted(told.seconds for told in refused)
-    print(f"refused in {seconds[10] * 1e3:.1f} ms, at most {seconds[-1] * 1e3:.1f} ms")
+    logger.info(f"refused in {seconds[10] * 1e3:.1f} ms, at most {seconds[-1] * 1e3:.1f} ms")
     assert seconds[18] < 0.05
     assert {told.reason for told in ended} == {"stop"}
     before = sorted(told.least_lead_s for told in quiet)[len(quiet) // 2]
     after = sorted(told.least_lead_s for told in ended)[len(ended) // 2]
-    print(f"median least lead {before * 1e3:.0f} ms, under overload {after * 1e3:.0f} ms")
+    logger.info(f"median least lead {before * 1e3:.0f} ms, under overload {after * 1e3:.0f} ms")
     assert after > before - 0.05
 
 
@@ -277,7 +279,7 @@ async def test_a_rolling_update_under_load_loses_no_turn(fleet: Fleet) -> None:
     assert len(after) == 3 and not before & after
     failed = [told for told, _ in ended if told.reason != "stop"]
     tries = Counter(tries for _, tries in ended)
-    print(f"{len(ended)} turns, tries {dict(tries)}")
+    logger.info(f"{len(ended)} turns, tries {dict(tries)}")
     assert failed == [] and len(ended) > 30 and moved < len(ended)
     assert {told.replica for told, _ in ended[-3:]} <= after
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
@@ -320,6 +322,6 @@ async def test_traffic_takes_one_replica_to_three_and_back_and_cuts_nobody(fleet
     async with callers(fleet, 1) as last:
         await asyncio.to_thread(fleet.wait_for, 2, 40)
     await asyncio.to_thread(fleet.wait_for, 1, 40)
-    print(f"1 to 3 in {up_s:.1f} s, back in {time.monotonic() - started_s - up_s:.1f} s")
+    logger.info(f"1 to 3 in {up_s:.1f} s, back in {time.monotonic() - started_s - up_s:.1f} s")
     assert [told for told, _ in (*ended, *last) if told.reason != "stop"] == []
     assert len(ended) > 7 and last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,7 @@ RULES = Rules(most=10, start_s=10.0, hold_s=60.0, down_every_s=10.0)
 QUIET = FleetSignal(at_s=0.0, replicas=1, live_turns=0, capacity=8)
 
 
-def drive(
-    turns: list[float], rules: Rules, step_s: float = 1.0, capacity: float = 8
-) -> list[int]:
+def drive(turns: list[float], rules: Rules, step_s: float = 1.0, capacity: float = 8) -> list[int]:
     """Replicas after each moment, when they are there as soon as they are asked for."""
     memory, replicas, history = Memory(), rules.least, list[int]()
     for moment, live in enumerate(turns):
@@ -74,7 +73,7 @@ def test_it_goes_down_late_and_a_step_at_a_time() -> None:
     assert history[20 + 58] == peak, "the need is held for a minute"
     falls = [at for at in range(1, len(history)) if history[at] < history[at - 1]]
     assert all(history[at - 1] - history[at] == 1 for at in falls)
-    assert min(b - a for a, b in zip(falls, falls[1:], strict=False)) >= 10
+    assert min(b - a for a, b in pairwise(falls)) >= 10
     assert history[-1] == 1
 
 
