@@ -33,6 +33,24 @@ SENTENCES = (
     "There are seven bridges in the old part of the city.",
 )
 
+A_MINUTE = (
+    "The harbour was quiet when the first boats came in. People stood on the wall and counted "
+    "them, one by one. Nobody had slept much, because the wind had been loud all night. A baker "
+    "brought warm bread and gave it to the children. By noon the market was open, and you could hear "
+    "the sellers from the other side of the square. My grandmother used to say that a good day begins "
+    "with a clean table. We washed the cups, folded the cloth, and opened every window. Later we "
+    "walked along the river, where the old mill still turns. There are seven bridges in the old "
+    "part of the city, and we crossed them all. The museum is closed on Mondays, but the library "
+    "stays open until six. I found a book about birds and read it under the lamp. Music helps me "
+    "concentrate when I have a lot of work to do. In the evening the lights came on, and the "
+    "streets were full again. Someone played the violin near the fountain, and a dog lay down to "
+    "listen. We bought two tickets for the last train and waited on the platform. It was late, but "
+    "no one wanted the day to end. When the train arrived, we were the only people on it. The "
+    "conductor smiled and asked us where we had been. I told him about the bridges, the bread and "
+    "the birds, and he laughed."
+)
+WINDOW_S = 10
+
 
 class SpeakerEncoder:
     """Maps speech to a point on the sphere in 256 dimensions; one voice lands in one place."""
@@ -122,8 +140,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
 
 
-async def speak(address: str, voice: Voice) -> NDArray[np.float32]:
-    """Every sentence, one turn each with its own seed, in a row."""
+async def speak(
+    address: str, voice: Voice, texts: tuple[str, ...] = SENTENCES
+) -> NDArray[np.float32]:
+    """Every text, one turn each with its own seed, in a row."""
 
     async def one(seed: int, text: str) -> Take:
         plain = {"normalize_loudness": False}
@@ -133,7 +153,7 @@ async def speak(address: str, voice: Voice) -> NDArray[np.float32]:
         finally:
             await connection.close()
 
-    takes = [await one(seed, text) for seed, text in enumerate(SENTENCES)]
+    takes = [await one(seed, text) for seed, text in enumerate(texts)]
     pcm = b"".join(take.pcm for take in takes)
     return np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
 
@@ -185,3 +205,24 @@ def test_a_voice_that_is_kept_speaks_by_its_name(
     assert by_name.shape == in_the_start.shape
     assert np.abs(by_name - in_the_start).max() < 3 / 32768
     assert cli.main(["voice", "remove", "george"]) == 0
+
+
+@pytest.mark.parametrize("name", ["default", "george"])
+def test_who_speaks_is_the_same_after_a_minute(
+    address: str, encoder: SpeakerEncoder, name: str
+) -> None:
+    """Windows of ten seconds are alike, the last as the first. Measured: 0.97 at the least; two
+    people of these recordings are 0.5 to 0.7 alike."""
+    voice = Voice() if name == "default" else load(name).voice
+    spoken = asyncio.run(speak(address, voice, (A_MINUTE,)))
+    count = len(spoken) // (WINDOW_S * RATE)
+    assert count >= 6, f"{len(spoken) / RATE:.0f} s"
+    windows = np.split(spoken[: count * WINDOW_S * RATE], count)
+    points = np.stack([encoder(window) for window in windows])
+    others = points.sum(axis=0) - points
+    cosines = (points * others).sum(axis=1) / np.linalg.norm(others, axis=1)
+    assert cosines.min() > 0.94, cosines
+    # Who slowly becomes another is less and less like the first window.
+    to_first = points[1:] @ points[0]
+    a_window = np.polyfit(np.arange(len(to_first)), to_first, 1)[0]
+    assert a_window * len(to_first) > -0.05, to_first
