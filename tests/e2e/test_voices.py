@@ -36,18 +36,18 @@ SENTENCES = (
 A_MINUTE = (
     "The harbour was quiet when the first boats came in. People stood on the wall and counted "
     "them, one by one. Nobody had slept much, because the wind had been loud all night. A baker "
-    "brought warm bread and gave it to the children. By noon the market was open, and you could hear "
-    "the sellers from the other side of the square. My grandmother used to say that a good day begins "
-    "with a clean table. We washed the cups, folded the cloth, and opened every window. Later we "
-    "walked along the river, where the old mill still turns. There are seven bridges in the old "
-    "part of the city, and we crossed them all. The museum is closed on Mondays, but the library "
-    "stays open until six. I found a book about birds and read it under the lamp. Music helps me "
-    "concentrate when I have a lot of work to do. In the evening the lights came on, and the "
-    "streets were full again. Someone played the violin near the fountain, and a dog lay down to "
-    "listen. We bought two tickets for the last train and waited on the platform. It was late, but "
-    "no one wanted the day to end. When the train arrived, we were the only people on it. The "
-    "conductor smiled and asked us where we had been. I told him about the bridges, the bread and "
-    "the birds, and he laughed."
+    "brought warm bread and gave it to the children. By noon the market was open, and you could "
+    "hear the sellers from the other side of the square. My grandmother used to say that a good "
+    "day begins with a clean table. We washed the cups, folded the cloth, and opened every "
+    "window. Later we walked along the river, where the old mill still turns. There are seven "
+    "bridges in the old part of the city, and we crossed them all. The museum is closed on "
+    "Mondays, but the library stays open until six. I found a book about birds and read it under "
+    "the lamp. Music helps me concentrate when I have a lot of work to do. In the evening the "
+    "lights came on, and the streets were full again. Someone played the violin near the "
+    "fountain, and a dog lay down to listen. We bought two tickets for the last train and waited "
+    "on the platform. It was late, but no one wanted the day to end. When the train arrived, we "
+    "were the only people on it. The conductor smiled and asked us where we had been. I told him "
+    "about the bridges, the bread and the birds, and he laughed."
 )
 WINDOW_S = 10
 
@@ -224,5 +224,5 @@ def test_who_speaks_is_the_same_after_a_minute(
     assert cosines.min() > 0.94, cosines
     # Who slowly becomes another is less and less like the first window.
     to_first = points[1:] @ points[0]
-    a_window = np.polyfit(np.arange(len(to_first)), to_first, 1)[0]
-    assert a_window * len(to_first) > -0.05, to_first
+    half = len(to_first) // 2
+    assert to_first[:half].mean() - to_first[-half:].mean() < 0.03, to_first
