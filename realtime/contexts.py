@@ -4,6 +4,7 @@ A dialect reads the socket's frames through ``run`` and hands each context the m
 it; what a session answers goes out through the same socket. Contexts share its backpressure: the
 socket's bytes on their way are told apart by who sent them. A context counts as open until its
 client closes it or its turn is over, whichever comes first; one over the limit is refused alone.
+Those beyond half of the server's slots take only what other clients leave over.
 A name that is used again while its last turn still sounds speaks after that. Knows no wire
 format. Runs on the event loop.
 """
@@ -14,10 +15,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from shoal.proto.errors import NORMAL_CLOSE
 from shoal.proto.messages import (
+    Cancel,
     Cancelled,
     ClientMessage,
     Finish,
@@ -121,7 +124,13 @@ class Contexts:
         if len(self._closing) >= MAX_CLOSING:
             raise ContextRefused("too many closed contexts are still speaking")
         assert key not in self._open, "a context is opened once"
-        context = Context(self, key, translate, last, self._idle_s)
+        others = [*self._open.values(), *self._closing]
+        live = sum(context.live for context in others) < max(
+            1, self._gateway.engine.info.slots // 2
+        )
+        if not live:
+            start = replace(start, request=replace(start.request, priority="batch"))
+        context = Context(self, key, translate, last, self._idle_s, live)
         context.say(start)
         before = self.closing(key)[-1:]
         self._open[key] = context
@@ -176,8 +185,10 @@ class Context:
         translate: Translate,
         last: Ends,
         idle_s: float | None,
+        live: bool,
     ) -> None:
         self.key = key
+        self.live = live
         self.ended = asyncio.Event()
         self._contexts = contexts
         self._translate = translate
@@ -193,12 +204,24 @@ class Context:
     # For the dialect ----------------------------------------------------------------------------
 
     def say(self, *messages: ClientMessage) -> None:
-        """Hand messages to the session, in order. Follow it with ``room`` where many may come."""
+        """Hand messages to the session, in order. Follow it with ``room`` where many may come.
+
+        A cancel takes the place of what was said before it and is still unread.
+        """
         if self.ended.is_set():
             return
-        self._inbox.extend(messages)
+        for message in messages:
+            if isinstance(message, Cancel):
+                self._drop_unread()
+            self._inbox.append(message)
         self._said.set()
         self.touch()
+
+    def _drop_unread(self) -> None:
+        start = next((message for message in self._inbox if isinstance(message, Start)), None)
+        self._inbox.clear()
+        if start is not None:
+            self._inbox.append(start)
 
     async def room(self) -> None:
         """Returns when the session has taken most of what was said."""

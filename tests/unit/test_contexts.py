@@ -64,8 +64,9 @@ class FakeSocket:
 class FakeGateway:
     """Its session notes what is said; a stop finishes it, a cancel cancels it."""
 
-    def __init__(self, quiet_s: float = 60.0) -> None:
+    def __init__(self, quiet_s: float = 60.0, slots: int = 64) -> None:
         self.config = SimpleNamespace(pooled_grace_s=quiet_s)
+        self.engine = SimpleNamespace(info=SimpleNamespace(slots=slots))
         self.draining = False
         self.heard: list[tuple[str, ClientMessage]] = []
         self.slow = asyncio.Event()
@@ -96,7 +97,7 @@ class Rig:
     def __init__(self, **options: Any) -> None:
         quiet_s = options.pop("quiet_s", 60.0)
         self.socket = FakeSocket()
-        self.gateway = FakeGateway(quiet_s)
+        self.gateway = FakeGateway(quiet_s, options.pop("slots", 64))
         self.contexts = Contexts(self.socket, self.gateway, "test", **options)  # type: ignore
         self.frames: list[object] = []
 
@@ -196,6 +197,32 @@ async def test_a_cancel_reaches_one_that_was_closed() -> None:
         await settle()
         assert rig.socket.sent == ["a:Cancelled"]
         assert rig.contexts.closing("a") == []
+
+
+async def test_cancels_that_nobody_reads_are_one() -> None:
+    async with running() as rig:
+        rig.gateway.slow.clear()
+        rig.contexts.close(rig.open("a"), Stop())
+        await settle()
+        again = rig.open("a")  # speaks after the one before
+        again.say(Text("one"), *[Cancel()] * 1000, Text("two"), *[Cancel()] * 1000)
+        rig.gateway.slow.set()
+        await settle()
+        said = [type(message) for _, message in rig.gateway.heard]
+        assert said == [Start, Stop, Start, Cancel]
+
+
+async def test_contexts_beyond_half_the_slots_take_what_is_left_over() -> None:
+    async with running(slots=4) as rig:
+        contexts = [rig.open(str(n)) for n in range(4)]
+        await settle()
+        contexts[0].end()
+        rig.open("4")
+        await settle()
+        starts = [message for _, message in rig.gateway.heard if isinstance(message, Start)]
+        assert [start.request.priority for start in starts] == [
+            *("live", "live", "batch", "batch", "live"),
+        ]
 
 
 async def test_bytes_on_their_way_are_told_apart() -> None:
