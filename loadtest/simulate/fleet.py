@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .policy import Memory, Policy, Signals
+from .policy import Policy, Signals
 from .voices import Voices, fleet_hit_share
 
 FloatArray = npt.NDArray[np.float64]
@@ -68,6 +69,8 @@ class Scenario:
     begin: int = 0
     """Replicas at midnight; 0: what the policy says at once."""
     affinity: bool = True
+    most: int = 1 << 30
+    """GPUs that there are, those that start or drain included."""
 
 
 @dataclass(slots=True)
@@ -105,9 +108,9 @@ def simulate(scenario: Scenario, arrivals: IntArray, turn_s: float, gpu: Gpu, se
     ends = -math.expm1(-1.0 / turn_s)
     forget = math.exp(-1.0 / 60.0)
     live = int(arrivals[0] * turn_s)
-    memory: Memory = ()
+    memory: Any = None
     signals = Signals(0.0, 0, 0, live, gpu.capacity, 0.0, gpu.busy_idle)
-    ready = scenario.begin or scenario.policy(signals, ())[0]
+    ready = min(scenario.most, scenario.begin or scenario.policy(signals, None)[0])
     live = min(live, ready * gpu.capacity)
     starting = draining = on_draining = waiting = 0
     busy, refusals, lost = gpu.busy_idle, 0, 0.0
@@ -144,6 +147,7 @@ def simulate(scenario: Scenario, arrivals: IntArray, turn_s: float, gpu: Gpu, se
             wanted, memory = scenario.policy(signals, memory)
             more = wanted - ready - starting
             if more > 0:
+                more = max(0, min(more, scenario.most - ready - starting - draining))
                 starting += more
                 run.starts += more
                 for start_s in rng.uniform(*gpu.start_s, more):

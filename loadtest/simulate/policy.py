@@ -1,17 +1,17 @@
 """How many GPUs there should be: the policies, as pure functions of what can be measured.
 
-A policy is called with the signals of the last interval and what it remembers, and gives the number
-of replicas to run and what it will remember. Nothing here knows where the signals come from.
+Ours is the very function that a cluster runs; it knows no cluster, and neither does this file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-Memory = tuple[tuple[float, float, int], ...]
-"""(seconds, live turns, replicas that were found to be needed), oldest first."""
+from shoal.deploy.autoscale import FleetSignal, Memory, Rules, decide
+
+STEP_AT_CAPACITY: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,56 +29,30 @@ class Signals:
     """CPU time used, as a share of what there is, averaged over the ready replicas."""
 
 
-Policy = Callable[[Signals, Memory], tuple[int, Memory]]
+class Policy(Protocol):
+    """Stateless: what it has to remember it gives back, and is given next time; first ``None``."""
+
+    def __call__(self, seen: Signals, memory: Any, /) -> tuple[int, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Ours: live turns against safe capacity, and where they will be when a GPU that is asked for
-    now can speak. Up at once, down slowly, never below live turns, some always spare."""
+    """Ours, as it is deployed. A fleet at its safe capacity steps in ``STEP_AT_CAPACITY`` of the
+    time that a frame plays: so that capacity was measured."""
 
-    target: float = 0.9
-    """Of the capacity, what live turns may take."""
-    ahead_s: float = 100.0
-    """About as long as a GPU takes to be ready."""
-    slope_s: float = 60.0
-    """What the slope is fitted over."""
-    turn_s: float = 7.0
-    """A refused turn would have been live for so long."""
-    spare: int = 1
-    spare_share: float = 0.05
-    """Kept ready beyond that; with batch priority to fill them, spare ones cost nothing."""
-    down_after_s: float = 600.0
-    """Less is run only when less was enough for so long."""
-    down_share: float = 0.01
-    """Of the replicas, what is let go at most in one call."""
+    rules: Rules
 
-    def __call__(self, seen: Signals, memory: Memory) -> tuple[int, Memory]:
-        recent = [(when, turns) for when, turns, _ in memory if seen.now_s - when <= self.slope_s]
-        slope = _slope([*recent, (seen.now_s, seen.live_turns)])
-        now = seen.live_turns + seen.refusals_per_s * self.turn_s
-        need = self._replicas(now + max(0.0, slope) * self.ahead_s, seen.capacity)
-        kept = tuple(entry for entry in memory if seen.now_s - entry[0] <= self.down_after_s)
-        memory = (*kept, (seen.now_s, seen.live_turns, need))
-        if need >= seen.replicas:
-            return need, memory
-        enough = max(count for _, _, count in memory)
-        step = max(1, int(self.down_share * seen.replicas))
-        return max(min(enough, seen.replicas), seen.replicas - step), memory
-
-    def _replicas(self, turns: float, capacity: float) -> int:
-        count = math.ceil(turns / (capacity * self.target))
-        return count + max(self.spare, math.ceil(self.spare_share * count))
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the straight line that fits best; 0 for fewer than three points."""
-    if len(points) < 3:
-        return 0.0
-    x = sum(when for when, _ in points) / len(points)
-    y = sum(turns for _, turns in points) / len(points)
-    across = sum((when - x) ** 2 for when, _ in points)
-    return sum((when - x) * (turns - y) for when, turns in points) / across if across else 0.0
+    def __call__(self, seen: Signals, memory: Any, /) -> tuple[int, Any]:
+        room = max(1.0, seen.ready * seen.capacity)
+        signal = FleetSignal(
+            at_s=seen.now_s,
+            replicas=seen.replicas,
+            live_turns=seen.live_turns,
+            capacity=seen.capacity,
+            step_share=STEP_AT_CAPACITY * min(1.0, seen.live_turns / room),
+            refusals_per_s=seen.refusals_per_s,
+        )
+        return decide(signal, memory or Memory(), self.rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +61,7 @@ class Fixed:
 
     replicas: int
 
-    def __call__(self, _: Signals, memory: Memory) -> tuple[int, Memory]:
+    def __call__(self, seen: Signals, memory: Any, /) -> tuple[int, Any]:
         return self.replicas, memory
 
 
@@ -100,20 +74,22 @@ class CpuPercent:
     tolerance: float = 0.1
     down_after_s: float = 300.0
 
-    def __call__(self, seen: Signals, memory: Memory) -> tuple[int, Memory]:
+    def __call__(self, seen: Signals, memory: Any, /) -> tuple[int, Any]:
+        """Remembers (second, replicas asked for)."""
+        earlier: tuple[tuple[float, int], ...] = memory or ()
         ratio = seen.busy_share / self.target
         asked = seen.replicas
         if abs(ratio - 1) > self.tolerance:
             asked = math.ceil(max(1, seen.ready) * ratio)
-        kept = tuple(entry for entry in memory if seen.now_s - entry[0] <= self.down_after_s)
-        memory = (*kept, (seen.now_s, seen.live_turns, asked))
-        return max(count for _, _, count in memory), memory
+        kept = tuple(entry for entry in earlier if seen.now_s - entry[0] <= self.down_after_s)
+        now = (*kept, (seen.now_s, asked))
+        return max(count for _, count in now), now
 
 
 def limited(policy: Policy, least: int, most: int) -> Policy:
     """The same within what there may be."""
 
-    def within(seen: Signals, memory: Memory) -> tuple[int, Memory]:
+    def within(seen: Signals, memory: Any, /) -> tuple[int, Any]:
         wanted, kept = policy(seen, memory)
         return min(most, max(least, wanted)), kept
 

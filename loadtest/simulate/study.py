@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal.deploy.autoscale import Rules
+
 from .fleet import (
     Backfill,
     Gpu,
@@ -47,13 +49,15 @@ def study(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def scenarios(day: Day, gpu: Gpu, expected: FloatArray, gpus: int) -> list[Scenario]:
-    """Ours, ours with more to spare, and what others do."""
+    """Ours as it ships, ours with less to spare, and what others do."""
     mean = math.ceil(expected.mean() * day.turn_s / gpu.capacity)
-    ours = Traffic(turn_s=day.turn_s, ahead_s=sum(gpu.start_s) / 2 + 10.0)
+    start_s = sum(gpu.start_s) / 2 + 10.0
+    shipped = Rules(most=gpus, start_s=start_s)
+    tight = replace(shipped, target_load=0.9)
     begin = max(1, math.ceil(expected[0] * day.turn_s / gpu.capacity / 0.6))
     return [
-        Scenario("live traffic", limited(ours, 1, gpus)),
-        Scenario("live traffic, 25 % spare", limited(replace(ours, spare_share=0.25), 1, gpus)),
+        Scenario("live traffic", Traffic(shipped), most=gpus),
+        Scenario("live traffic, load 0.9", Traffic(tight), most=gpus),
         Scenario("fixed, all", Fixed(gpus), affinity=False),
         Scenario("fixed, twice the mean", Fixed(min(gpus, 2 * mean)), affinity=False),
         *(
@@ -64,6 +68,7 @@ def scenarios(day: Day, gpu: Gpu, expected: FloatArray, gpus: int) -> list[Scena
                 smoothing_s=60.0,
                 begin=begin,
                 affinity=False,
+                most=gpus,
             )
             for percent in (60, 90)
         ),

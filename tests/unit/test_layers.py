@@ -78,10 +78,11 @@ LAYERS: dict[str, Rule] = {
             "sounddevice",
             "mcp",
             "httpx2",
+            "opentelemetry",
         ),
     ),
     "loadtest": Rule(
-        ours=only("proto"),
+        ours=only("proto", "deploy.autoscale"),
         others=only(
             "msgpack",
             "websockets",
@@ -93,7 +94,7 @@ LAYERS: dict[str, Rule] = {
             "soundfile",
         ),
     ),
-    # Many servers behind one address; imported by nothing else.
+    # Many servers behind one address; imported by nothing else, but for the arithmetic of scaling.
     "deploy": Rule(
         ours=only(
             "engine.api",
