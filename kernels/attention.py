@@ -1,8 +1,8 @@
 """Decode attention over paged keys and values, with an optional shared prefix (cascade).
 
 ``heads.store_heads`` has made each row's queries and put its new key and value into their page. A
-program here serves one row, one kv head and one stretch of that row's context; the last program of
-a (row, head) merges the stretches in order and quantises.
+program here serves one row, one kv head and one stretch of that row's context, or four of them in
+succession; the last program of a (row, head) merges the stretches in order and quantises.
 
 Stretches follow from the row's own length alone, so a row's bits depend on nothing else. Rows that
 share a prefix may be listed in groups: ``cascade.prefix_attention`` then folds the prefix's blocks
@@ -23,6 +23,7 @@ from .pages import (
     LOG2_E,
     SCHEDULE,
     SPLITS,
+    TOGETHER,
     Heads,
     Schedule,
     Workspace,
@@ -30,11 +31,15 @@ from .pages import (
     block_tokens,
     check_pages,
     cut_of,
+    fold,
     prefetch_block,
     store_outputs,
 )
 from .quantise import Fp8Rows
 from .rounding import launch_options, let_next_start, wait_for_previous
+
+TOGETHER_ROWS = 64
+"""From this many rows on there are programs enough without cutting every context."""
 
 
 @triton.jit(do_not_specialize=["table_stride", "osc_stride"])
@@ -61,17 +66,19 @@ def decode_kernel(
     BT: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr,
     SPLITS: tl.constexpr,
+    EACH: tl.constexpr,
+    TIMES: tl.constexpr,
     CASCADE: tl.constexpr,
     QUANT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """grid (M, HKV, SPLITS)."""
+    """grid (M, HKV, SPLITS / EACH): EACH (1 or TOGETHER) stretches of a row's context."""
     m = tl.program_id(0)
     h = tl.program_id(1)
-    split = tl.program_id(2)
+    part = tl.program_id(2)
     GQ: tl.constexpr = HQ // HKV
-    # The matrix unit wants 16 rows: each head is repeated to fill them.
-    TIMES: tl.constexpr = 16 // GQ
+    # The matrix unit wants more rows than there are: each head is repeated to fill them.
+    R: tl.constexpr = GQ * TIMES
     # What the kernel before does not write, and what follows from it, needs no waiting.
     length = tl.load(POSITIONS + m) + 1
     table = TABLES + tl.load(SLOTS + m).to(tl.int64) * table_stride
@@ -83,50 +90,61 @@ def decode_kernel(
         shared = shared_blocks(PREFIX, POSITIONS, m, BT, SPLIT_TOKENS, SPLITS)
     # Stretches that lie in the prefix are done. The last one never is: the newest token is in it.
     done = shared // each
-    if (split >= done) & (split < active):
-        first = tl.maximum(split * each, shared)
+    split = part * EACH
+    if (split + EACH > done) & (split < active):
+        # The first stretch of the program that is not done, or only begun.
+        own = tl.maximum(split, done)
+        first = tl.maximum(own * each, shared)
         if PDL:
             prefetch_block(KEYS, VALUES, table, h, first, HKV, D, PAGE, BT)
         wait_for_previous(PDL)
         let_next_start(PDL)
-        r = tl.arange(0, 16)
+        r = tl.arange(0, R)
         d = tl.arange(0, D)
         heads = h * GQ + r // TIMES
         live = r % TIMES == 0
         q = tl.load(QUERIES + (tl.cast(m, tl.int64) * HQ + heads)[:, None] * D + d[None, :])
         slot = (tl.cast(m, tl.int64) * HQ + heads) * SPLITS + split
-        top = tl.full([16], float("-inf"), tl.float32)
-        total = tl.zeros([16], tl.float32)
-        acc = tl.zeros([D, 16], tl.float32)
+        top = tl.full([R], float("-inf"), tl.float32)
+        total = tl.zeros([R], tl.float32)
+        acc = tl.zeros([D, R], tl.float32)
+        past_top = top
+        past_total = total
+        past = acc
         if CASCADE:
-            begun = tl.zeros([16], tl.int32) + shared > split * each
-            top = tl.load(SUMS + slot * 2, mask=begun, other=float("-inf"), cache_modifier=".cg")
-            total = tl.load(SUMS + slot * 2 + 1, mask=begun, other=0.0, cache_modifier=".cg")
-            acc = tl.load(
-                OUTPUTS + slot[None, :] * D + d[:, None],
-                mask=begun[None, :],
-                other=0.0,
-                cache_modifier=".cg",
+            for i in tl.static_range(EACH - 1):
+                past_top, past_total, past = fold_stored(
+                    OUTPUTS, SUMS, past_top, past_total, past, slot + i, split + i < done, D
+                )
+            top, total, acc = fold_stored(
+                OUTPUTS, SUMS, top, total, acc, slot + own - split, shared > own * each, D
             )
-        top, total, acc = attend(
+        top, total, acc, past_top, past_total, past = attend(
             q,
             KEYS,
             VALUES,
             table,
             h,
             first,
-            tl.minimum((split + 1) * each, blocks),
+            tl.minimum((split + EACH) * each, blocks),
+            each,
             length,
             scale,
             top,
             total,
             acc,
+            past_top,
+            past_total,
+            past,
             HKV,
             D,
             PAGE,
             BT,
+            FOLD=EACH > 1,
         )
-        if active == 1:
+        if EACH > 1:
+            top, total, acc = fold(past_top, past_total, past, top, total, acc)
+        if active <= EACH:
             y = tl.trans(acc / total[None, :])
             store_outputs(y, heads, live, m, OUT, OSC, osc_stride, HQ, D, QUANT)
         else:
@@ -136,7 +154,7 @@ def decode_kernel(
             # Stores of all threads come before the count, the count before the last one's loads.
             tl.debug_barrier()
             arrived = tl.atomic_add(ARRIVED + m * HKV + h, 1, sem="acq_rel", scope="gpu")
-            if arrived == active - done - 1:
+            if arrived == tl.cdiv(active, EACH) - done // EACH - 1:
                 tl.debug_barrier()
                 merge(
                     OUTPUTS,
@@ -151,9 +169,25 @@ def decode_kernel(
                     GQ,
                     D,
                     SPLITS,
+                    EACH,
                     QUANT,
                 )
                 tl.store(ARRIVED + m * HKV + h, 0)
+
+
+@triton.jit
+def fold_stored(OUTPUTS, SUMS, top, total, acc, slot, used, D: tl.constexpr):
+    """``fold`` with the sums at ``slot`` [R] of the workspace where ``used``, a number, is true."""
+    there = slot * 0 + used.to(tl.int64) > 0
+    at = slot[None, :] * D + tl.arange(0, D)[:, None]
+    return fold(
+        top,
+        total,
+        acc,
+        tl.load(SUMS + slot * 2, mask=there, other=float("-inf"), cache_modifier=".cg"),
+        tl.load(SUMS + slot * 2 + 1, mask=there, other=0.0, cache_modifier=".cg"),
+        tl.load(OUTPUTS + at, mask=there[None, :], other=0.0, cache_modifier=".cg"),
+    )
 
 
 @triton.jit
@@ -170,25 +204,33 @@ def merge(
     GQ: tl.constexpr,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
+    EACH: tl.constexpr,
     QUANT: tl.constexpr,
 ):
-    """Add the first ``active`` stretches of a row's heads, in order."""
-    g = tl.arange(0, GQ)
-    s = tl.arange(0, SPLITS)
-    d = tl.arange(0, D)
-    used = s < active
-    heads = h * GQ + g
-    slot = (tl.cast(m, tl.int64) * HQ + heads)[:, None] * SPLITS + s[None, :]
-    top = tl.load(SUMS + slot * 2, mask=used[None, :], other=float("-inf"), cache_modifier=".cg")
-    total = tl.load(SUMS + slot * 2 + 1, mask=used[None, :], other=0.0, cache_modifier=".cg")
-    acc = tl.load(
-        OUTPUTS + slot[:, :, None] * D + d[None, None, :],
-        mask=used[None, :, None],
-        other=0.0,
-        cache_modifier=".cg",
-    )
-    weight = tl.exp2(top - tl.max(top, axis=1)[:, None])
-    y = tl.sum(acc * weight[:, :, None], axis=1) / tl.sum(total * weight, axis=1)[:, None]
+    """Add the stretches of a row's heads: each TOGETHER in order, then those sums in order."""
+    heads = h * GQ + tl.arange(0, GQ)
+    slot = (tl.cast(m, tl.int64) * HQ + heads) * SPLITS
+    top = tl.full([GQ], float("-inf"), tl.float32)
+    total = tl.zeros([GQ], tl.float32)
+    acc = tl.zeros([D, GQ], tl.float32)
+    for first in tl.static_range(0, SPLITS, 4):
+        part_top = tl.full([GQ], float("-inf"), tl.float32)
+        part_total = tl.zeros([GQ], tl.float32)
+        part = tl.zeros([D, GQ], tl.float32)
+        # A program of many stretches has left one sum for all.
+        for i in tl.static_range(0, 4, EACH):
+            part_top, part_total, part = fold_stored(
+                OUTPUTS,
+                SUMS,
+                part_top,
+                part_total,
+                part,
+                slot + first + i,
+                active > first + i,
+                D,
+            )
+        top, total, acc = fold(top, total, acc, part_top, part_total, part)
+    y = tl.trans(acc / total[None, :])
     store_outputs(y, heads, heads >= 0, m, OUT, OSC, osc_stride, HQ, D, QUANT)
 
 
@@ -207,6 +249,7 @@ def decode_attention(
     prefix: torch.Tensor | None = None,
     groups: torch.Tensor | None = None,
     schedule: Schedule = SCHEDULE,
+    together: bool | None = None,
     pdl: bool = False,
 ) -> None:
     """One decode step of M rows: writes the new keys and values, and ``out`` [M, HQ D].
@@ -247,7 +290,10 @@ def decode_attention(
     if prefix is not None and groups is not None:
         shared = (keys, values, tables, slots, positions, prefix, groups)
         prefix_attention(queries, heads, *shared, work, schedule, pdl=pdl)
-    decode_kernel[(m, heads.keys, SPLITS)](
+    if together is None:
+        together = m >= TOGETHER_ROWS
+    each = TOGETHER if together else 1
+    decode_kernel[(m, heads.keys, SPLITS // each)](
         queries,
         keys,
         values,
@@ -270,6 +316,8 @@ def decode_attention(
         BT=block_tokens(page, schedule.block_tokens),
         SPLIT_TOKENS=schedule.split_tokens,
         SPLITS=SPLITS,
+        EACH=each,
+        TIMES=max(1, schedule.columns * heads.keys // heads.queries),
         CASCADE=cascade,
         QUANT=quant,
         PDL=pdl,

@@ -94,7 +94,10 @@ def prefix_kernel(
         at = safe.to(tl.int64) * HQ + h * GQ + r % GQ
         wait_for_previous(PDL)
         let_next_start(PDL)
-        top, total, acc = attend(
+        top = tl.full([R], float("-inf"), tl.float32)
+        total = tl.zeros([R], tl.float32)
+        acc = tl.zeros([D, R], tl.float32)
+        top, total, acc, _, _, _ = attend(
             tl.load(QUERIES + at[:, None] * D + d[None, :]),
             KEYS,
             VALUES,
@@ -102,15 +105,20 @@ def prefix_kernel(
             h,
             first,
             tl.minimum(first + each, shared),
+            each,
             shared * BT,
             scale,
-            tl.full([R], float("-inf"), tl.float32),
-            tl.zeros([R], tl.float32),
-            tl.zeros([D, R], tl.float32),
+            top,
+            total,
+            acc,
+            top,
+            total,
+            acc,
             HKV,
             D,
             PAGE,
             BT,
+            FOLD=False,
         )
         slot = at * SPLITS + split
         tl.store(OUTPUTS + slot[None, :] * D + d[:, None], acc, mask=live[None, :])

@@ -18,6 +18,8 @@ from .pages import LOG2_E, Heads, store_outputs
 from .quantise import Fp8Rows
 from .rounding import bf16, dot, launch_options, let_next_start, on_bf16_grid, wait_for_previous
 
+WARPS = 4
+
 
 @triton.jit(do_not_specialize=["M", "position", "sq_stride", "osc_stride"])
 def fast_kernel(
@@ -127,13 +129,14 @@ def fast_attention(
     out: torch.Tensor | Fp8Rows,
     *,
     tokens: int = 1,
+    warps: int = WARPS,
     pdl: bool = False,
 ) -> None:
     """One pass of the fast stack: ``tokens`` (1, or 2 at position 0) new tokens of M rows.
 
     ``qkv`` [S, tokens M, (HQ + 2 HKV) D] and ``out`` [tokens M, HQ D], position by position;
     ``keys``/``values`` bf16 [M, HKV, T, D], T a power of two, belong to these rows until the frame
-    ends.
+    ends. ``warps``: of a program; bits follow from it.
     """
     quant = isinstance(out, Fp8Rows)
     if tokens == 2 and position != 0:
@@ -172,5 +175,5 @@ def fast_attention(
         T=keys.shape[2],
         QUANT=quant,
         PDL=pdl,
-        **launch_options(warps=4, pdl=pdl),
+        **launch_options(warps=warps, pdl=pdl),
     )

@@ -37,9 +37,9 @@ class Tile:
     """How one product is cut up. ``splits * chunks`` must be the same for every M of a weight."""
 
     rows: int
-    """Tokens of a program: 16, 32, 64 or 128."""
+    """Tokens of a program: 16, 32, 64, 128 or 256."""
     columns: int
-    """Weight rows of a program: 64 or 128."""
+    """Weight rows of a program: 64, 128 or 256."""
     splits: int = 1
     """Programs along K: 1, 2, 4 or 8."""
     chunks: int = 1
@@ -48,6 +48,8 @@ class Tile:
     stages: int = 4
     tma: bool = True
     """Fetch tiles with the bulk tensor copy engine instead of per-thread copies."""
+    tokens_long: bool = False
+    """Tokens, not weight rows, lie on the matrix unit's long side: 64 of them at least."""
     ahead: int = 0
     """Blocks of the weight to ask the L2 cache for while the kernel before still runs."""
 
@@ -90,6 +92,7 @@ def gemm_kernel(
     SPLITS: tl.constexpr,
     CHUNKS: tl.constexpr,
     TMA: tl.constexpr,
+    TOKENS_LONG: tl.constexpr,
     NORMED: tl.constexpr,
     G: tl.constexpr,
     ROWS: tl.constexpr,
@@ -112,40 +115,61 @@ def gemm_kernel(
     safe = tl.minimum(rows, M - 1)
     columns = n0 + tl.arange(0, BN)
     ws = WS + (n0 // 128) * blocks
+    if BN > 128:
+        ws += tl.arange(0, BN) // 128 * blocks
     if AHEAD > 0:
         prefetch_weight(VALUES, columns, first, last, K, AHEAD)
     next_ws = tl.load(ws + first)
     wait_for_previous(PDL)
     if NORMED:
         squares = load_squares(SQ, sq_stride, rows, live, K, G)
-    acc = tl.zeros([BN, BM], tl.float32)
+    acc = tl.zeros([BM, BN] if TOKENS_LONG else [BN, BM], tl.float32)
     if CHUNKS == 4:
         second = blocks * (split * 4 + 1) // total
         third = blocks * (split * 4 + 2) // total
         fourth = blocks * (split * 4 + 3) // total
-        done = tl.zeros([BN, BM], tl.float32)
+        done = tl.zeros_like(acc)
     # Scales are fetched one block ahead: unlike the tiles, the compiler does not pipeline them.
     next_xs = tl.load(SC + first * sc_stride + safe)
     for block in tl.range(first, last):
         w = load_tile(W, n0, block, columns, K, TMA)
         x = load_tile(X, m0, block, safe, K, TMA)
-        scale = next_xs * next_ws
+        if BN > 128:
+            ours = next_ws
+            scale = next_xs
+        else:
+            scale = next_xs * next_ws
         ahead = tl.minimum(block + 1, last - 1)
         next_ws = tl.load(ws + ahead)
         next_xs = tl.load(SC + ahead * sc_stride + safe)
         if CHUNKS == 4:
-            cut = (block == second) | (block == third) | (block == fourth)
-            done = tl.where(cut, done + acc, done)
-            acc = tl.where(cut, 0.0, acc)
-        acc += dot(w, tl.trans(x)) * scale[None, :]
+            if (block == second) | (block == third) | (block == fourth):
+                done += acc
+                acc = tl.zeros_like(acc)
+        if TOKENS_LONG:
+            scales = scale[:, None]
+            if BN > 128:
+                scales = scales * ours[None, :]
+            acc += dot(x, tl.trans(w)) * scales
+        else:
+            scales = scale[None, :]
+            if BN > 128:
+                scales = scales * ours[:, None]
+            acc += dot(w, tl.trans(x)) * scales
     if CHUNKS == 4:
         acc = done + acc
     let_next_start(PDL)
-    mask = live[None, :] & (columns < N)[:, None]
-    at = rows[None, :].to(tl.int64) * N + columns[:, None]
     if ROWS:
         if NORMED:
-            acc = acc * rms_factor(squares, K, eps)[None, :]
+            factor = rms_factor(squares, K, eps)
+            acc = acc * (factor[:, None] if TOKENS_LONG else factor[None, :])
+    if TOKENS_LONG:
+        mask = live[:, None] & (columns < N)[None, :]
+        at = rows[:, None].to(tl.int64) * N + columns[None, :]
+    else:
+        mask = live[None, :] & (columns < N)[:, None]
+        at = rows[None, :].to(tl.int64) * N + columns[:, None]
+    if ROWS:
         tl.store(OUT + at, bf16(acc), mask=mask)
     else:
         tl.store(OUT + tl.cast(split, tl.int64) * M * N + at, acc, mask=mask)
@@ -185,6 +209,7 @@ def _launch(
         SPLITS=tile.splits,
         CHUNKS=tile.chunks,
         TMA=tile.tma,
+        TOKENS_LONG=tile.tokens_long,
         NORMED=squares is not None,
         G=1 if squares is None else triton.next_power_of_2(k // 128),
         ROWS=bf16_rows,

@@ -18,6 +18,8 @@ from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows
 LOG2_E = 1.4426950408889634
 SPLITS = 8
 """Most stretches of a context."""
+TOGETHER = 4
+"""Stretches that are folded in order before the sums of the others are."""
 TILE_TOKENS = 32
 """Tokens of one context that a program of prefill attention serves."""
 
@@ -35,6 +37,8 @@ class Schedule:
     split_tokens: int
     stages: int
     warps: int = 4
+    columns: int = 16
+    """Query heads, with repeats, of a product of one row: 8 or 16."""
 
     def __post_init__(self) -> None:
         if self.split_tokens % self.block_tokens:
@@ -116,6 +120,23 @@ def prefetch_block(
 
 
 @triton.jit
+def fold(top, total, acc, more_top, more_total, more):
+    """Add a stretch's running sums to those before it; empty ones ([-inf], 0, 0) change no bit.
+
+    top, total fp32 [R], acc fp32 [D, R]. The multiply-adds are spelled out, so that every kernel
+    that folds rounds alike.
+    """
+    higher = tl.maximum(top, more_top)
+    # Of two empty ones the difference would be no number.
+    higher = tl.where(higher == float("-inf"), 0.0, higher)
+    fade = tl.exp2(top - higher)
+    weight = tl.exp2(more_top - higher)
+    total = tl.fma(total, fade, more_total * weight)
+    acc = tl.fma(acc, tl.broadcast_to(fade[None, :], acc.shape), more * weight[None, :])
+    return tl.maximum(top, more_top), total, acc
+
+
+@triton.jit
 def attend(
     q,
     KEYS,
@@ -124,29 +145,43 @@ def attend(
     h,
     first,
     last,
+    each,
     end,
     scale,
     top,
     total,
     acc,
+    past_top,
+    past_total,
+    past,
     HKV: tl.constexpr,
     D: tl.constexpr,
     PAGE: tl.constexpr,
     BT: tl.constexpr,
+    FOLD: tl.constexpr,
 ):
     """Fold blocks [first, last) of a context of ``end`` tokens into a softmax's running sums.
 
     top, total fp32 [R], acc fp32 [D, R]; q bf16 [R, D]. Tokens, and then head dims, are the long
     side of the products, so that keys and values go to the matrix unit as they lie. ``scale``
-    includes log2(e): sums are of powers of two.
+    includes log2(e): sums are of powers of two. FOLD: where a stretch of ``each`` blocks begins,
+    the sums go to ``past`` and start anew; both are returned, and ``past`` lacks the last stretch.
     """
     t = tl.arange(0, BT)
     inside = t[:, None] * D + tl.arange(0, D)[None, :]
     queries = tl.trans(q)
+    # Page numbers are fetched one block ahead: the compiler does not pipeline what is no tile.
+    next_page = tl.load(TABLE + first * BT // PAGE)
     for block in tl.range(first, last):
         token = block * BT
-        page = tl.load(TABLE + token // PAGE).to(tl.int64)
-        base = ((page * HKV + h) * PAGE + token % PAGE) * D
+        base = ((next_page.to(tl.int64) * HKV + h) * PAGE + token % PAGE) * D
+        next_page = tl.load(TABLE + tl.minimum(block + 1, last - 1) * BT // PAGE)
+        if FOLD:
+            if block % each == 0:
+                past_top, past_total, past = fold(past_top, past_total, past, top, total, acc)
+                top = tl.full(top.shape, float("-inf"), tl.float32)
+                total = tl.zeros_like(total)
+                acc = tl.zeros_like(acc)
         seen = (token + t < end)[:, None]
         k = tl.load(KEYS + base + inside)
         # What lies behind the end may be anything, and zero times it must be zero.
@@ -158,7 +193,7 @@ def attend(
         total = total * fade + tl.sum(p, axis=0)
         acc = acc * fade[None, :] + dot(tl.trans(v), bf16(p))
         top = higher
-    return top, total, acc
+    return top, total, acc, past_top, past_total, past
 
 
 @triton.jit

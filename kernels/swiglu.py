@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .quantise import ROWS_EACH, Fp8Rows
+from .quantise import Fp8Rows
 from .rounding import (
     bf16,
     launch_options,
@@ -19,6 +19,11 @@ from .rounding import (
     quantise_rows,
     wait_for_previous,
 )
+
+
+def rows_each(rows: int) -> int:
+    """Rows of one program: more where there are more programs than a device holds at a time."""
+    return 4 if rows <= 64 else 16
 
 
 @triton.jit
@@ -60,18 +65,28 @@ def swiglu_kernel(
         tl.store(OUT + at, bf16(y), mask=live[:, None])
 
 
-def swiglu(gate_up_rows: torch.Tensor, out: torch.Tensor | Fp8Rows, *, pdl: bool = False) -> None:
-    """out [M, I] (bf16, or quantised) <- silu(g) * u of bf16 rows [M, 2 I] = g | u."""
+def swiglu(
+    gate_up_rows: torch.Tensor,
+    out: torch.Tensor | Fp8Rows,
+    *,
+    each: int | None = None,
+    pdl: bool = False,
+) -> None:
+    """out [M, I] (bf16, or quantised) <- silu(g) * u of bf16 rows [M, 2 I] = g | u.
+
+    ``each``: rows of one program, a power of two; None picks by M. Bits are the same.
+    """
     m, inner = gate_up_rows.shape[0], gate_up_rows.shape[1] // 2
     quant = isinstance(out, Fp8Rows)
-    swiglu_kernel[(triton.cdiv(m, ROWS_EACH), inner // 128)](
+    each = rows_each(m) if each is None else each
+    swiglu_kernel[(triton.cdiv(m, each), inner // 128)](
         gate_up_rows,
         out.values if isinstance(out, Fp8Rows) else out,
         out.scales if isinstance(out, Fp8Rows) else gate_up_rows,
         out.scales.stride(0) if isinstance(out, Fp8Rows) else 0,
         m,
         inner,
-        R=ROWS_EACH,
+        R=each,
         QUANT=quant,
         PDL=pdl,
         **launch_options(warps=4, pdl=pdl),
