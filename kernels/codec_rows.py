@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from .conv import Steps
-from .rounding import launch_options, let_next_start, wait_for_previous
-from .snake import half
+from .rounding import let_next_start, wait_for_previous
+from .snake import codec_options, half
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def embed_codes(
     embed_kernel[(m,)](
         codes, table, first, last, x, y, squares,
         D=d, DB=triton.next_power_of_2(d), BOOKS=books, PDL=pdl,
-        **launch_options(warps=4, pdl=pdl),
+        **codec_options(warps=4, pdl=pdl),
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def depthwise_kernel(
     wait_for_previous(PDL)
     for tap in tl.static_range(TAPS):
         w = tl.load(W + tap * C + i, mask=live, other=0.0)
-        v += tl.load(at + tap * C, mask=live, other=0.0).to(tl.float32) * w
+        v = tl.fma(tl.load(at + tap * C, mask=live, other=0.0).to(tl.float32), w, v)
     mean = tl.sum(tl.where(live, v, 0.0), 0) / C
     v = tl.where(live, v - mean, 0.0)
     v = v * tl.rsqrt(tl.sum(v * v, 0) / C + EPS)
@@ -99,5 +99,5 @@ def depthwise_norm(
     depthwise_kernel[(rows * length,)](
         a.data, a.row, *taps, *norm, y, length,
         C=c, CB=triton.next_power_of_2(c), TAPS=k, EPS=1e-6, PDL=pdl,
-        **launch_options(warps=4, pdl=pdl),
+        **codec_options(warps=4, pdl=pdl),
     )  # fmt: skip

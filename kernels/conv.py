@@ -21,8 +21,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv_kernel import GELU, GLU, HALF, NO_SECOND, PLAIN, SNAKE, SNAKED, TAPPED, conv_kernel
-from .rounding import launch_options
-from .snake import snake_reference
+from .snake import codec_options, snake_reference
 
 __all__ = [
     "GELU",
@@ -285,7 +284,7 @@ def conv(
         TMA=tma,
         WTMA=tile.weight_tma,
         PDL=pdl,
-        **launch_options(warps=tile.warps, stages=tile.stages, pdl=pdl),
+        **codec_options(warps=tile.warps, stages=tile.stages, pdl=pdl),
     )
 
 

@@ -2,7 +2,7 @@
 
 ``inner`` and ``chunks`` belong to the weight, so that an output's bits do not depend on how many
 steps run beside it; the rest may differ with their number. Chosen on an H200 for the shapes of S2's
-codec (``loadtest/bench_codec.py --sweep``).
+codec (``bench_codec --sweep``); any other shape gets the nearest tile that it allows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ FEW = 256
 
 SPREAD_STEPS = 4096
 """With fewer output steps a wide residual unit in one kernel would leave most of a GPU idle."""
+
+WHOLE = 192
+"""The most channels that one program has all of."""
+
+PASS_STEPS = 256
+"""The most rows times frames in one pass of the network."""
 
 SCRATCH_VALUES = 1 << 22
 SCRATCH_TILES = 4096
@@ -31,41 +37,60 @@ PROGRAMS = 128
 
 def fuses(channels: int, steps: int) -> bool:
     """Whether a residual unit of ``channels``, ``steps`` of all rows, is one kernel."""
-    return channels <= 128 or (channels <= 192 and steps >= SPREAD_STEPS)
+    return channels <= 128 or (channels <= WHOLE and steps >= SPREAD_STEPS)
 
 
-def tile_for(weight: ConvWeight, steps: int, *, glu: bool = False, unit: bool = False) -> Tile:
-    """Tile of ``conv`` for ``steps`` output steps of all rows."""
+def tile_for(
+    weight: ConvWeight,
+    steps: int,
+    *,
+    glu: bool = False,
+    unit: bool = False,
+    taps: bool = False,
+    squares: bool = False,
+) -> Tile:
+    """Tile of ``conv`` for ``steps`` output steps of all rows, whatever the weight's shape.
+
+    With ``unit`` and ``taps`` one program has all channels, at most :data:`WHOLE`. With ``squares``
+    the tile is the same for any number of steps: sums of squares go by a program's columns.
+    """
     n = weight.outputs // 2 if glu else weight.outputs
-    k = weight.taps * weight.width
-    if unit:
-        return _within(_fused(n, steps), n)
+    if squares:
+        tile = Tile(64, min(32, power_of_2(n)), inner=128, stages=4, ahead=8)
+        if n >= 512 and weight.taps * weight.width > CHUNKED_K:
+            tile = replace(tile, chunks=CHUNKS, splits=CHUNKS)
+        return _fitted(tile, weight, n, PASS_STEPS)
+    if unit or (taps and n <= WHOLE):
+        return _fitted(_fused(n, steps), weight, n, steps)
+    return _fitted(_wanted(weight, n, steps, glu), weight, n, steps)
+
+
+def _wanted(weight: ConvWeight, n: int, steps: int, glu: bool) -> Tile:
     if glu:
         columns = min(32, power_of_2(n))
         return Tile(64, columns, columns, inner=128, stages=4, ahead=_ahead(steps))
     if n >= 512 and weight.width >= 1024:
         if weight.taps > 1:
             return _deep(n, steps)
-        return _chunked(n, steps) if k > CHUNKED_K else _flat(n, steps)
+        return _chunked(n, steps) if weight.width > CHUNKED_K else _flat(n, steps)
     if n >= 768 and weight.taps > 2:
         return _wide(n, steps)
     if n <= 128 and n % 64:
-        return _within(_fused(n, steps), n)
+        return _fused(n, steps)
     if n == 192:
         if steps < SPREAD_STEPS:
             return Tile(64, 64, inner=64, stages=4, ahead=8)
         return Tile(64, 128, 64, inner=64, stages=3)
     if steps <= FEW:
-        return _within(Tile(64, 32, inner=64, stages=6, ahead=8), n)
+        return Tile(64, min(32, power_of_2(n)), inner=64, stages=6, ahead=8)
+    columns = min(128, power_of_2(n))
     if weight.taps == 1:
-        return _within(Tile(64, 128, inner=64, stages=4), n)
-    warps = 8 if n >= 2048 else 4
-    return _within(Tile(128, 128, inner=64, warps=warps, stages=3), n)
+        return Tile(64, columns, inner=64, stages=4)
+    return Tile(128, columns, inner=64, warps=8 if n >= 2048 else 4, stages=3)
 
 
 def _flat(n: int, steps: int) -> Tile:
-    """Products of few steps a frame, each with all of a weight. Those of the transformer have the
-    same tile for any number of steps: their sums of squares go by columns of a program."""
+    """Products of few steps a frame, each with all of a weight."""
     if n < 4096:
         return Tile(64, 32, inner=128, stages=4, ahead=_ahead(steps))
     if steps <= 64:
@@ -101,9 +126,25 @@ def _wide(n: int, steps: int) -> Tile:
 
 def _fused(n: int, steps: int) -> Tile:
     """Residual units, and what has so few channels that one program has them all."""
+    columns, more = _covering(n)
     if n <= 128:
-        return Tile(64 if steps < SPREAD_STEPS else 128, 64, 32, inner=32, stages=4)
-    return Tile(64, 128, 64, inner=64, stages=3)
+        inner = 64 if n % 64 == 0 else 32
+        return Tile(
+            64 if steps < SPREAD_STEPS else 128,
+            columns,
+            more,
+            inner=inner,
+            stages=3 if n == 128 else 4,
+        )
+    return Tile(64, columns, more, inner=64, stages=3)
+
+
+def _covering(n: int) -> tuple[int, int]:
+    """Columns and more of them that hold ``n``, with the least to spare."""
+    columns = power_of_2(n)
+    half = columns // 2
+    more = power_of_2(n - half) if half >= 16 else columns
+    return (half, more) if more < half else (columns, 0)
 
 
 def _spread(tile: Tile, n: int, steps: int, programs: int = PROGRAMS) -> Tile:
@@ -116,11 +157,23 @@ def _ahead(steps: int) -> int:
     return 8 if steps <= FEW else 0
 
 
-def _within(tile: Tile, n: int) -> Tile:
-    """No wider than the outputs need."""
-    if tile.more:
-        return tile if n > tile.columns else replace(tile, columns=power_of_2(n), more=0)
-    return replace(tile, columns=min(tile.columns, power_of_2(n)))
+def _fitted(tile: Tile, weight: ConvWeight, n: int, steps: int) -> Tile:
+    """What of ``tile`` the weight's shape allows: products of a power of two of inputs, and such a
+    rest; equal chunks of whole products; parts of sums that have room."""
+    inner = tile.inner
+    while inner > weight.width or (weight.width % inner) & (weight.width % inner - 1):
+        inner //= 2
+    chunks = tile.chunks
+    if weight.width % inner:
+        chunks = 1
+    while weight.taps * (weight.width // inner) % chunks:
+        chunks //= 2
+    splits = chunks if tile.splits > 1 else 1
+    programs = -(-n // tile.columns) * -(-steps // tile.steps)
+    room = SCRATCH_VALUES // (tile.steps * tile.columns)
+    if programs > SCRATCH_TILES or programs * splits > room:
+        splits = 1
+    return replace(tile, inner=inner, chunks=chunks, splits=splits)
 
 
 def power_of_2(n: int) -> int:

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 from .conv import ConvWeight, prepare_conv
-from .rounding import launch_options, let_next_start, wait_for_previous
+from .rounding import let_next_start, wait_for_previous
+from .snake import codec_options
 
 STEP = 8
 """Products that are kept of a step: room for so many taps."""
@@ -47,7 +48,7 @@ def last_kernel(
     t = tl.where(v < 0, -t, t)
     if OUT.dtype.element_ty == tl.int16:
         # Adding 1.5 * 2^23 rounds to a whole number.
-        t = ((t * 32767.0 + 12582912.0) - 12582912.0).to(tl.int16)
+        t = (tl.fma(t, 32767.0, 12582912.0) - 12582912.0).to(tl.int16)
     tl.store(OUT + m, t, mask=m < total)
 
 
@@ -72,5 +73,5 @@ def last_conv(
     block = 256
     last_kernel[(triton.cdiv(rows * length, block),)](
         tapped, steps, bias, out, length, rows * length,
-        TAPS=taps, STEP=STEP, BM=block, PDL=pdl, **launch_options(warps=8, pdl=pdl),
+        TAPS=taps, STEP=STEP, BM=block, PDL=pdl, **codec_options(warps=8, pdl=pdl),
     )  # fmt: skip

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .rounding import launch_options, let_next_start, wait_for_previous
-from .snake import half
+from .rounding import let_next_start, wait_for_previous
+from .snake import codec_options, half
 
 
 @triton.jit
@@ -57,7 +57,8 @@ def ring_kernel(
         v = tl.where(here, half(new_v)[None, :], v)
         even = ((qe * cos - qo * sin) * scale)[None, :]
         odd = ((qe * sin + qo * cos) * scale)[None, :]
-        score = tl.sum(k_even.to(tl.float32) * even + k_odd.to(tl.float32) * odd, 1)
+        products = tl.fma(k_even.to(tl.float32), even, k_odd.to(tl.float32) * odd)
+        score = tl.sum(products, 1)
         score = tl.where((j < WINDOW) & (j <= position), score, float("-inf"))
         p = tl.exp(score - tl.max(score, 0))
         mixed = tl.sum(v.to(tl.float32) * p[:, None], 0) / tl.sum(p, 0)
@@ -92,5 +93,5 @@ def ring_attention(
         qkv, *turn, slots, now, ring[0], ring[1], out, head_dim**-0.5,
         HEADS=heads, HD=head_dim, HB=triton.next_power_of_2(head_dim // 2),
         WINDOW=window, WB=triton.next_power_of_2(window), FRAMES=frames,
-        PDL=pdl, **launch_options(warps=8, pdl=pdl),
+        PDL=pdl, **codec_options(warps=8, pdl=pdl),
     )  # fmt: skip

@@ -9,6 +9,18 @@ import torch
 import triton
 import triton.language as tl
 
+from .rounding import launch_options
+
+
+def codec_options(*, warps: int, stages: int = 2, pdl: bool = False) -> dict[str, int | bool]:
+    """Compiler options of a codec's kernels, which fuse a product with a sum where they say so.
+
+    Left to the compiler that depends on whether both lie in one thread, so on the tile: the sums of
+    squares of one row had other bits in a tile of many rows.
+    """
+    options = launch_options(warps=warps, stages=stages, pdl=pdl)
+    return options | {"enable_fp_fusion": False} if options else options
+
 
 @triton.jit
 def half(v):
@@ -24,14 +36,14 @@ def snake(u):
     polynomial does the rest: far cheaper than the library's sine, and the same on every device.
     """
     # Adding 1.5 * 2^23 rounds to a whole number.
-    turns = (u * 0.3183098861837907 + 12582912.0) - 12582912.0
-    r = (u - turns * 3.140625) - turns * 9.676535897932e-4
+    turns = tl.fma(u, 0.3183098861837907, 12582912.0) - 12582912.0
+    r = tl.fma(turns, -9.676535897932e-4, tl.fma(turns, -3.140625, u))
     q = r * r
-    p = -0.00019841269841 + q * 2.7557319e-6
-    p = 0.00833333333333 + q * p
-    p = -0.16666666666667 + q * p
-    s = r + r * (q * p)
-    return u + s * s
+    p = tl.fma(q, 2.7557319e-6, -0.00019841269841)
+    p = tl.fma(q, p, 0.00833333333333)
+    p = tl.fma(q, p, -0.16666666666667)
+    s = tl.fma(r, q * p, r)
+    return tl.fma(s, s, u)
 
 
 @triton.jit
