@@ -64,14 +64,14 @@ def last_conv(
     """out [rows, length] <- tanh of a convolution of ``taps`` taps to one channel: fp32, or int16
     up to 32,767.
 
-    ``tapped`` fp32 [rows, taps - 1 + length, 8], contiguous: a step's products with the taps, the
-    oldest first. ``bias`` fp32 [1].
+    ``tapped`` fp32 [rows, taps - 1 + length, 8 or 16], contiguous: a step's products with the taps,
+    the oldest first. ``bias`` fp32 [1].
     """
-    rows, steps, _ = tapped.shape
+    rows, steps, width = tapped.shape
     if steps != taps - 1 + length or not tapped.is_contiguous():
         raise ValueError(f"products {list(tapped.shape)} for {taps - 1} + {length} steps")
     block = 256
     last_kernel[(triton.cdiv(rows * length, block),)](
         tapped, steps, bias, out, length, rows * length,
-        TAPS=taps, STEP=STEP, BM=block, PDL=pdl, **codec_options(warps=8, pdl=pdl),
+        TAPS=taps, STEP=width, BM=block, PDL=pdl, **codec_options(warps=8, pdl=pdl),
     )  # fmt: skip
