@@ -162,6 +162,7 @@ def decode_kernel(
                     m,
                     h,
                     active,
+                    done,
                     OUT,
                     OSC,
                     osc_stride,
@@ -197,6 +198,7 @@ def merge(
     m,
     h,
     active,
+    done,
     OUT,
     OSC,
     osc_stride,
@@ -217,8 +219,11 @@ def merge(
         part_top = tl.full([GQ], float("-inf"), tl.float32)
         part_total = tl.zeros([GQ], tl.float32)
         part = tl.zeros([D, GQ], tl.float32)
-        # A program of many stretches has left one sum for all.
-        for i in tl.static_range(0, 4, EACH):
+        # A program of many stretches has left one sum for all, the prefix one for each.
+        for i in tl.static_range(4):
+            there = active > first + i
+            if i % EACH != 0:
+                there = there & (first + EACH <= done)
             part_top, part_total, part = fold_stored(
                 OUTPUTS,
                 SUMS,
@@ -226,7 +231,7 @@ def merge(
                 part_total,
                 part,
                 slot + first + i,
-                active > first + i,
+                there,
                 D,
             )
         top, total, acc = fold(top, total, acc, part_top, part_total, part)

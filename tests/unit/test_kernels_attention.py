@@ -59,7 +59,10 @@ class Step:
         )
 
     def run(
-        self, prefix: torch.Tensor | None = None, groups: torch.Tensor | None = None
+        self,
+        prefix: torch.Tensor | None = None,
+        groups: torch.Tensor | None = None,
+        together: bool | None = None,
     ) -> Fp8Rows:
         m = len(self.slots)
         out = Fp8Rows.empty(m, self.heads.queries * self.heads.dim, DEVICE)
@@ -78,6 +81,7 @@ class Step:
             out if quant else rows,
             prefix=prefix,
             groups=groups,
+            together=together,
         )
         assert not work.arrived.any()
         return out if quant else Fp8Rows(rows, torch.empty(0))
@@ -175,6 +179,28 @@ def test_bits_of_a_decoded_row_do_not_depend_on_its_neighbours() -> None:
         out = step.rows(chosen).run()
         assert torch.equal(out.values.float(), full.values[chosen].float())
         assert torch.equal(out.scales, full.scales[:, chosen])
+
+
+@pytest.mark.parametrize("position", [40, 300, 1023, 1300, 2060])
+def test_how_many_stretches_a_program_serves_changes_no_bit(position: int) -> None:
+    """One stretch, two, four, six, and six of twice the length."""
+    step = make_step([position, 5], pages=80)
+    apart, together = (step.rows([0, 1]).run(together=t) for t in (False, True))
+    assert torch.equal(apart.values.float(), together.values.float())
+    assert torch.equal(apart.scales, together.scales)
+    checked = step.rows([0, 1])
+    assert relative(dequantise_rows(checked.run()), checked.expected()) < 0.032
+
+
+@pytest.mark.parametrize("pages", [3, 9, 33])
+def test_a_shared_prefix_changes_no_bit_of_programs_of_many_stretches(pages: int) -> None:
+    positions = [pages * PAGE + 1, pages * PAGE + 40, 70]
+    step = shared(make_step(positions, pages=80), pages, rows=2)
+    prefix = sharing([pages * PAGE] * 2 + [0], positions)
+    expected = step.rows([0, 1, 2]).run(together=False)
+    out = step.rows([0, 1, 2]).run(prefix, groups_of([[0, 1]]), together=True)
+    assert torch.equal(out.values.float(), expected.values.float())
+    assert torch.equal(out.scales, expected.scales)
 
 
 def shared(step: Step, pages: int, rows: int) -> Step:

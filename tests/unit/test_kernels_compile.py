@@ -153,6 +153,8 @@ def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
         out = torch.empty(m, 2 * inner, dtype=torch.bfloat16)
         tile = rows_tile(m)
         yield f"gemm-rows-{m}", lambda x=x, o=out, t=tile: gemm_rows(x, both, o, t, eps=1e-6)
+    long = Tile(128, 128, warps=8, stages=5, tokens_long=True)
+    yield "gemm-long", lambda: partials(6144, d, 256, long)
     yield "gemm-copies", lambda: partials(6144, d, 1, Tile(16, 64, 4, tma=False))
     residual = torch.empty(16, d, dtype=torch.bfloat16)
     part = torch.empty(8, 16, d)
@@ -190,6 +192,10 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     out = Fp8Rows.empty(m, 4096, "cpu")
     queries = torch.empty(m, 32, 128, dtype=torch.bfloat16)
     yield "attention-decode", lambda: decode_attention(qkv, rows, heads, *where, work, out)
+    yield (
+        "attention-together",
+        lambda: decode_attention(qkv, rows, heads, *where, work, out, together=True),
+    )
     yield (
         "attention-cascade",
         lambda: decode_attention(

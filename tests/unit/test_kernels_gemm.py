@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -55,12 +56,20 @@ def normed(x: torch.Tensor, weight: torch.Tensor) -> NormedRows:
 
 @pytest.mark.parametrize("tma", [False, True])
 @pytest.mark.parametrize(
-    ("m", "tile"), [(5, Tile(16, 64, 4)), (20, Tile(16, 128, 2)), (20, Tile(32, 64, 1, 4))]
+    ("m", "tile"),
+    [
+        (5, Tile(16, 64, 4)),
+        (20, Tile(16, 128, 2)),
+        (20, Tile(32, 64, 1, 4)),
+        (20, Tile(64, 128, 2, tokens_long=True)),
+        (20, Tile(64, 256, warps=8, tokens_long=True)),
+        (20, Tile(64, 256, warps=8)),
+    ],
 )
 def test_partials_add_up_to_the_product(m: int, tile: Tile, tma: bool) -> None:
     n, k = 256, 640
     x, w = quantise_reference(varied(m, k, 1, 2)), weights(n, k)
-    tile = Tile(tile.rows, tile.columns, tile.splits, tile.chunks, tma=tma)
+    tile = replace(tile, tma=tma)
     partials = torch.full((tile.splits, m, n), float("nan"), device=DEVICE)
     gemm_partials(x, w, partials, tile)
     assert relative(add_partials(partials), gemm_reference(x, w)) < EXACT
@@ -79,6 +88,10 @@ def test_bits_of_a_row_do_not_depend_on_neighbours_tiles_or_programs() -> None:
     for rows in ([3], [3, 9, 11], list(range(17))):
         assert torch.equal(product(x[rows], Tile(16, 64, 4)), full[rows])
         assert torch.equal(product(x[rows], Tile(16, 128, 1, 4)), full[rows])
+        for split in ((4, 1), (1, 4)):
+            assert torch.equal(
+                product(x[rows], Tile(64, 128, *split, tokens_long=True)), full[rows]
+            )
         assert torch.equal(product(x[rows], Tile(16, 64, 8)), eight[rows])
         assert torch.equal(product(x[rows], Tile(16, 128, 2, 4)), eight[rows])
         out = torch.full((len(rows), n), float("nan"), device=DEVICE).bfloat16()
@@ -162,6 +175,10 @@ def test_swiglu_of_rows_and_its_quantised_form() -> None:
     quantised = Fp8Rows.empty(m, inner, DEVICE)
     swiglu(both, quantised)
     assert relative(dequantise_rows(quantised), out) < 0.03
+    for each in (1, 8):
+        again = Fp8Rows.empty(m, inner, DEVICE)
+        swiglu(both, again, each=each)
+        assert torch.equal(again.values.float(), quantised.values.float())
     again = Fp8Rows.empty(m, inner, DEVICE)
     quantise(out, again)
     assert torch.equal(again.values.float(), quantised.values.float())
