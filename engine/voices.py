@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -32,6 +33,9 @@ import numpy as np
 from .api import Reference, VoiceInfo
 from .audio_file import AudioFileError, read_audio
 from .runner import Int32Array
+from .soundcheck import transcript_doubt
+
+log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PROBE_RATE = 16_000
@@ -82,20 +86,19 @@ class VoiceStore:
         self, voice_id: str, references: Sequence[Reference], *, replace: bool = False
     ) -> VoiceInfo:
         """Store a voice. Raises :class:`VoiceError` for a bad id, one that is taken, no or too many
-        references, and recordings that cannot be used."""
+        references, and recordings that cannot be used. Transcripts that cannot be what is said in
+        them are logged."""
         place = self._place(voice_id)
         if not 0 < len(references) <= MAX_REFERENCES:
             raise VoiceError(f"a voice takes 1 to {MAX_REFERENCES} references")
         if place.exists() and not replace:
             raise VoiceExists(f"voice {voice_id!r} exists already")
-        seconds = 0.0
-        for reference in references:
-            try:
-                seconds += len(read_audio(reference.audio, _PROBE_RATE)) / _PROBE_RATE
-            except AudioFileError as error:
-                raise VoiceError(str(error)) from error
+        lengths_s = [_length_s(reference) for reference in references]
+        seconds = sum(lengths_s)
         info = VoiceInfo(voice_id, seconds, time.time())
         texts = [reference.text for reference in references]
+        if doubt := transcript_doubt(texts, lengths_s):
+            log.warning("voice %r: %s", voice_id, doubt)
         with self._scratch() as scratch:
             for index, reference in enumerate(references):
                 _write(scratch / f"audio-{index}", reference.audio)
@@ -279,6 +282,13 @@ class VoiceStore:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _length_s(reference: Reference) -> float:
+    try:
+        return len(read_audio(reference.audio, _PROBE_RATE)) / _PROBE_RATE
+    except AudioFileError as error:
+        raise VoiceError(str(error)) from error
 
 
 def _write(path: Path, data: bytes) -> None:

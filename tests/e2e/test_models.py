@@ -21,6 +21,13 @@ PNG = b"\x89PNG\r\n\x1a\n..."
 WORDS = "what is said"
 
 
+def hiss() -> bytes:
+    file = io.BytesIO()
+    noise = 0.1 * np.random.default_rng(1).standard_normal(32_000)
+    sf.write(file, noise.astype(np.float32), 16_000, format="WAV", subtype="PCM_16")
+    return file.getvalue()
+
+
 def recording(seconds: float = 1.0, level: float = 0.3, kind: str = "WAV") -> bytes:
     file = io.BytesIO()
     wave = level * np.sin(np.arange(int(16_000 * seconds)) / 7)
@@ -169,6 +176,9 @@ async def test_a_listing_is_filtered_and_cut_into_pages(http: httpx.AsyncClient)
         (recording(seconds=0.2), "at least 1 s"),
         (recording(seconds=61), "longer than 60 s"),
         (b"\0" * 100, "not a wav, mp3, flac or ogg"),
+        (b"\0\0\0\x20ftypisom\0\0\2\0isomiso2avc1mp41", "a video file (mp4)"),
+        (hiss(), "no voice can be made out"),
+        (recording(level=80.0), "clipped"),
         (b"", "empty"),
         (recording()[:30], "damaged"),
     ],

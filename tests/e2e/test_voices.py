@@ -12,12 +12,16 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
+import msgpack
 import numpy as np
 import pytest
 import soundfile
 import soxr
 import torch
+import websockets
 from numpy.typing import NDArray
 
 from shoal.loadtest.one_turn import Take, take_turn, target
@@ -50,6 +54,12 @@ A_MINUTE = (
     "about the bridges, the bread and the birds, and he laughed."
 )
 WINDOW_S = 10
+
+
+def wav(samples: NDArray[np.float64]) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, RATE, format="WAV", subtype="PCM_16")
+    return file.getvalue()
 
 
 class SpeakerEncoder:
@@ -205,6 +215,69 @@ def test_a_voice_that_is_kept_speaks_by_its_name(
     assert by_name.shape == in_the_start.shape
     assert np.abs(by_name - in_the_start).max() < 3 / 32768
     assert cli.main(["voice", "remove", "george"]) == 0
+
+
+async def live(address: str, recording: bytes, words: str, text: str = "") -> list[dict[str, Any]]:
+    """What a live turn with a recording hears."""
+    url = address.replace("http", "ws", 1) + "/v1/tts/live"
+    reference = {"audio": recording, "text": words}
+    request = {"text": text, "format": "pcm", "references": [reference]}
+    async with websockets.connect(url) as socket:
+        await socket.send(msgpack.packb({"event": "start", "request": request}))
+        await socket.send(msgpack.packb({"event": "stop"}))
+        events = [msgpack.unpackb(await socket.recv())]
+        while events[-1]["event"] != "finish":
+            events.append(msgpack.unpackb(await socket.recv()))
+    return events
+
+
+@pytest.mark.parametrize(
+    ("recording", "says"),
+    [
+        (b"\0\0\0\x20ftypisom\0\0\2\0isomiso2avc1mp41", "a video file (mp4)"),
+        (wav(np.zeros(2 * RATE)), "silent"),
+        (wav(0.1 * np.random.default_rng(1).standard_normal(2 * RATE)), "no voice"),
+        (wav(np.sin(np.arange(RATE // 2) / 7)), "0.50 s long, at least 1 s"),
+        (wav(np.sin(np.arange(61 * RATE) / 7)), "longer than 60 s"),
+        (wav(np.clip(9 * np.sin(np.arange(2 * RATE) / 7), -1, 1)), "clipped"),
+    ],
+    ids=["video", "silence", "noise", "short", "long", "clipped"],
+)
+def test_a_bad_recording_is_told_alike_whichever_way_it_comes(
+    address: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    recording: bytes,
+    says: str,
+) -> None:
+    events = asyncio.run(live(address, recording, "Words.", "One."))
+    assert events[-1]["event"] == "finish" and events[-1]["reason"] == "error"
+    assert says in events[-1]["message"]
+    file = tmp_path / "recording"
+    file.write_bytes(recording)
+    assert cli.main(["voice", "add", "bad", str(file), "--text", "Words."]) == 1
+    assert says in capsys.readouterr().err
+    posted = httpx.post(
+        f"{address}/model",
+        data={"title": "bad", "type": "tts", "train_mode": "fast", "texts": "Words."},
+        files={"voices": ("recording.wav", recording)},
+    )
+    assert posted.status_code == 400 and says in posted.text
+
+
+def test_a_transcript_that_cannot_match_is_remarked_upon_and_spoken_with(address: str) -> None:
+    events = asyncio.run(live(address, load("george").recording, "word " * 80, "One."))
+    (remark,) = (event["message"] for event in events if event["event"] == "log")
+    assert "transcript is too long for its recording" in remark
+    assert events[-1]["reason"] == "stop" and "audio" in {event["event"] for event in events}
+    fitting = asyncio.run(live(address, load("george").recording, load("george").words, "One."))
+    assert "log" not in {event["event"] for event in fitting}
+
+
+def test_a_model_with_one_voice_a_turn_says_so(address: str) -> None:
+    body = {"text": "<|speaker:0|>One. <|speaker:1|>Two.", "reference_id": ["ann", "bob"]}
+    answer = httpx.post(f"{address}/v1/tts", json=body)
+    assert answer.status_code == 400 and "one voice a turn" in answer.text
 
 
 @pytest.mark.parametrize("name", ["default", "george"])

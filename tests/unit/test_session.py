@@ -9,6 +9,7 @@ from shoal.engine import api
 from shoal.proto.messages import (
     Finish,
     Flush,
+    Log,
     Reference,
     Start,
     Stop,
@@ -63,6 +64,12 @@ def test_a_whole_turn() -> None:
         ToClient(Finish("stop")),
     ]
     assert session.state is State.IDLE
+
+
+def test_what_the_engine_remarks_of_the_voice_reaches_the_client() -> None:
+    session = speaking()
+    remark = api.Opened(S1, 0.1, False, "the reference's transcript is too long")
+    assert session.engine_event(remark) == [ToClient(Log("the reference's transcript is too long"))]
 
 
 def test_a_start_opens_the_stream_before_any_text() -> None:
