@@ -50,7 +50,6 @@ from .timers import Timers
 from .turn import Turn
 from .writer import Writer
 
-QUIET_S = 2.0
 YIELD_FRAMES = 32
 FLUSH_S = 0.05
 _CODE_OF_CLOSE = {close: code for code, close in CLOSE_CODES.items()}
@@ -141,7 +140,8 @@ class Connection:
 
     def drain(self) -> bool:
         """End as soon as the turn allows; True when that is the case already."""
-        quiet = self._writer.empty and self._clock() - self._active_s > QUIET_S
+        quiet_s = self._clock() - self._active_s
+        quiet = self._writer.empty and quiet_s > self._around.config.drain_quiet_s
         self._guarded(lambda: self._session.drain(quiet))
         return self._session.state is State.CLOSED
 
@@ -205,8 +205,8 @@ class Connection:
 
     def _begin(self, begin: BeginTurn) -> None:
         around = self._around
-        around.hub.register(begin.stream, self.on_engine)
         batch = begin.request.priority == "batch"
+        around.hub.register(begin.stream, self.on_engine, batch)
         self._counted = around.metrics.batch_turns if batch else around.metrics.turns
         self._counted.inc()
         self._turn = Turn(

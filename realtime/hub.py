@@ -31,24 +31,33 @@ class Hub:
         self._loop = loop
         self._on_fatal = on_fatal
         self._receivers: dict[StreamId, Receiver] = {}
+        self._batch: set[StreamId] = set()
         self._numbers = count(1)
 
     def new_stream(self) -> StreamId:
         return StreamId(next(self._numbers))
 
-    def register(self, stream: StreamId, receiver: Receiver) -> None:
+    def register(self, stream: StreamId, receiver: Receiver, batch: bool = False) -> None:
         self._receivers[stream] = receiver
+        if batch:
+            self._batch.add(stream)
 
     def forget(self, stream: StreamId) -> None:
         """Nothing of this stream is delivered any more, not even what is already on its way."""
         self._receivers.pop(stream, None)
+        self._batch.discard(stream)
 
     def submit(self, command: Command) -> None:
         self._engine.submit(command)
 
     @property
     def streams(self) -> int:
-        return len(self._receivers)
+        """Those that somebody listens to; the others give way to them and so do not count."""
+        return len(self._receivers) - len(self._batch)
+
+    @property
+    def batch_streams(self) -> int:
+        return len(self._batch)
 
     # From other threads -------------------------------------------------------------------------
 

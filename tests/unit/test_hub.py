@@ -138,3 +138,19 @@ async def test_many_threads_deliver_in_their_order() -> None:
     for stream in range(4):
         mine = [event for event in got if event.stream == stream]
         assert mine == [pcm(StreamId(stream), seq) for seq in range(200)]
+
+
+def test_what_nobody_listens_to_does_not_count_as_a_stream() -> None:
+    hub, loop, _ = make()
+    got = list[Event]()
+    hub.register(S, got.append, batch=True)
+    hub.register(T, got.append)
+    assert (hub.streams, hub.batch_streams) == (1, 1)
+    hub.deliver([pcm(S, 0)])
+    loop.run()
+    assert got == [pcm(S, 0)]
+    hub.forget(S)
+    hub.forget(S)
+    assert (hub.streams, hub.batch_streams) == (1, 0)
+    hub.forget(T)
+    assert (hub.streams, hub.batch_streams) == (0, 0)
