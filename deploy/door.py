@@ -39,7 +39,8 @@ Leaving = Callable[[str, int], Awaitable[bool]]
 
 
 class Door:
-    """``capacity`` is the turns that may speak at once; ``name`` tells clients who answered."""
+    """``capacity`` is the turns that may speak at once; ``name`` tells clients who answered;
+    for ``leave_s`` after it was told to leave it takes who still comes."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Door:
         capacity: int,
         leaving: Leaving,
         name: str = "",
+        leave_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         poll_s: float = LEAVING_POLL_S,
     ) -> None:
@@ -56,6 +58,7 @@ class Door:
         self._capacity = capacity
         self._leaving = leaving
         self._name = name.encode("latin-1", "replace")
+        self._leave_s = leave_s
         self._clock = clock
         self._poll_s = poll_s
         self._pending: dict[int, float] = {}
@@ -145,4 +148,5 @@ class Door:
                 if await self._leaving(host, port):
                     break
             await asyncio.sleep(self._poll_s)
+        await asyncio.sleep(self._leave_s)
         await self._gateway.drain()

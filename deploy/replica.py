@@ -44,6 +44,11 @@ class ReplicaProtocol(LiveProtocol):
         config.ws_per_message_deflate = False  # audio gets no smaller, and it costs a chunk's time
         super().__init__(config, *args, **kwargs)
 
+    def shutdown(self) -> None:
+        """uvicorn would close every socket when it stops listening; the gateway waits for turns."""
+        if not self.handshake_complete:
+            super().shutdown()
+
 
 @serve.deployment
 @serve.ingress()
@@ -60,6 +65,7 @@ class Replica:
             voices_dir=None if store is None else store.root,
             max_sockets=settings.max_sockets,
             drain_s=settings.drain_s,
+            drain_quiet_s=settings.drain_quiet_s,
         )
         self._logs = LogThread(sys.stderr, config.log_level, config.log_json)
         engine = make_engine(settings, store)
@@ -67,9 +73,8 @@ class Replica:
         gateway = app.state.gateway
         capacity = settings.safe_turns or engine.info.slots
         self._gateway = gateway
-        self._door = Door(
-            app, gateway, capacity, told_to_leave, serve.get_replica_context().replica_id.unique_id
-        )
+        name = serve.get_replica_context().replica_id.unique_id
+        self._door = Door(app, gateway, capacity, told_to_leave, name, settings.leave_s)
         self._signals = Signals(engine, gateway, self._door, capacity)
         gc.collect()
         gc.freeze()

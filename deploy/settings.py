@@ -38,6 +38,11 @@ class ReplicaSettings:
     drain_s: float = 300.0
     """How long a replica that leaves lets its turns speak. Serve's ``graceful_shutdown_timeout_s``
     has to be longer."""
+    drain_quiet_s: float = 30.0
+    """A turn that waits for the rest of its text is waited for so long."""
+    leave_s: float = 10.0
+    """A replica that is to leave takes turns for so long, until every HAProxy knows: the
+    ``drain_s`` of ``haproxy_environment``."""
     fake_speed: float = 20.0
     """How many times faster than real time the fake speaks."""
 
@@ -48,8 +53,9 @@ class ReplicaSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name} must be at least 1")
-        if self.drain_s <= 0 or self.fake_speed <= 0:
-            raise SettingsError("drain_s and fake_speed must be positive")
+        for name in ("drain_s", "drain_quiet_s", "leave_s", "fake_speed"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"{name} must be positive")
 
 
 def replica_settings(args: Mapping[str, Any]) -> ReplicaSettings:

@@ -48,6 +48,8 @@ class ServerConfig:
     pooled_grace_s: float = 330.0
     """For clients that keep a socket for their next turn (LiveKit's plugins)."""
     drain_s: float = 20.0
+    drain_quiet_s: float = 2.0
+    """A turn that nobody adds to for this long, and that has nothing to say, is not waited for."""
     send_stall_s: float = 10.0
     """How long a client may take to read what precedes a close."""
     encode_threads: int = field(default_factory=lambda: _encode_threads(os.cpu_count() or 1))
@@ -112,6 +114,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
         "grace_s": float,
         "pooled_grace_s": float,
         "drain_s": float,
+        "drain_quiet_s": float,
         "send_stall_s": float,
         "encode_threads": int,
         "voices_dir": Path,

@@ -21,7 +21,7 @@ SLEEPERS = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input
 
 
 def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(cluster.ClusterError, match="none.yaml: No such file"):
+    with pytest.raises(cluster.ClusterError, match=r"none\.yaml: No such file"):
         cluster.read_config(tmp_path / "none.yaml")
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [")

@@ -120,7 +120,7 @@ class Rig:
 @pytest.fixture
 def rig() -> Rig:
     gateway, app, clock = FakeGateway(ready=True), App(), Clock()
-    door = Door(app, cast(Gateway, gateway), 2, stays, "r1", clock)
+    door = Door(app, cast(Gateway, gateway), 2, stays, "r1", clock=clock)
     return Rig(gateway, app, clock, door)
 
 

@@ -76,7 +76,7 @@ def test_the_serve_configs_fit_the_replica(name: str) -> None:
     app = serve_config(name)["applications"][0]
     deployment = app["deployments"][0]
     settings = replica_settings(app["args"])
-    assert deployment["graceful_shutdown_timeout_s"] > settings.drain_s, "turns would be cut"
+    assert deployment["graceful_shutdown_timeout_s"] > settings.leave_s + settings.drain_s
     assert deployment["max_ongoing_requests"] >= settings.max_sockets, "Ray would refuse sockets"
     scaling = deployment.get("autoscaling_config")
     if scaling is not None:
@@ -89,7 +89,8 @@ def test_the_ray_service_holds_the_serve_config_and_the_environment() -> None:
     assert yaml.safe_load(service["spec"]["serveConfigV2"]) == serve_config("cluster.yaml")
     voice_map = manifest("ConfigMap")["data"]["voice.map"]
     assert voice_map == VOICE_MAP.read_text()
-    expected = haproxy_environment(voice_map=Path("/opt/shoal/voice.map"))
+    settings = replica_settings(serve_config("cluster.yaml")["applications"][0]["args"])
+    expected = haproxy_environment(voice_map=Path("/opt/shoal/voice.map"), drain_s=settings.leave_s)
     for group in groups()[:2]:
         container = group["template"]["spec"]["containers"][0]
         assert {pair["name"]: pair["value"] for pair in container["env"]} == expected
