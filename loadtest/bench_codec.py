@@ -1,13 +1,15 @@
 """Times the codec's streaming decoder alone: milliseconds a frame by rows and frames a call.
 
     python -P -m shoal.loadtest.bench_codec [--model DIR] [--threads 1]      on the CPU
-    PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --gpu [--json FILE] [--quick]
-    PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --sweep [--sweep-rows 64,1] [--only NAME]
-    PYTHONPATH=.typings python3 -P loadtest/bench_codec.py --pair
+    python -P -m shoal.loadtest.bench_codec --gpu [--json FILE] [--quick]
+    python -P -m shoal.loadtest.bench_codec --bits 64,4 [--bits 256,1]
+    python -P -m shoal.loadtest.bench_codec --sweep [--sweep-rows 64,1] [--only NAME]
+    python -P -m shoal.loadtest.bench_codec --pair
 
-The last three, which may be one, run on a GPU, uninstalled where need be, with a codec of S2's
-shape and random weights: plain torch against our kernels, the fastest tile of each convolution, and
-decode steps of S2 Pro's shape with the codec beside them.
+All but the first, which may be one, run on a GPU (uninstalled with PYTHONPATH=.typings), with a
+codec of S2's shape and random weights: plain torch against our kernels; the first kernel whose
+output for a row differs between alone and among so many rows, of so many frames; the fastest tile
+of each convolution; and decode steps of S2 Pro's shape with the codec beside them.
 
 The one kind of file in ``loadtest`` that imports the engine: a timing of a single part has no wire
 to go through. Prints a table, the time a frame takes early and late in a stream, and whether a
@@ -89,7 +91,7 @@ def rows_that_differ(codec: Codec) -> list[tuple[int, int]]:
 
 
 def on_gpu(args: argparse.Namespace) -> int:
-    from shoal.loadtest import bench_codec_device, bench_codec_tiles  # these need Triton
+    from . import bench_codec_bits, bench_codec_device, bench_codec_tiles  # these need Triton
 
     figures: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
@@ -102,12 +104,15 @@ def on_gpu(args: argparse.Namespace) -> int:
     stages: list[Callable[[], bool]] = []
     if bench is not None:
         stages += [bench.check, bench.floors, bench.kernels]
+    if args.bits:
+        shapes = [(int(rows), int(frames)) for rows, frames in (b.split(",") for b in args.bits)]
+        stages.append(lambda: bench_codec_bits.rows_alone(shapes))
     if args.sweep:
         stages.append(lambda: bench_codec_tiles.sweep(figures, rows, args.only))
     if bench is not None and not args.quick:
         stages.append(bench.calls)
     if args.pair:
-        from shoal.loadtest import bench_codec_pair
+        from . import bench_codec_pair
 
         stages.append(lambda: bench_codec_pair.pairs(figures))
     good = True
@@ -129,13 +134,19 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--gpu", action="store_true", help="S2's shape, torch against our kernels")
     parser.add_argument("--quick", action="store_true", help="without the table of rows and frames")
+    parser.add_argument(
+        "--bits",
+        action="append",
+        metavar="ROWS,FRAMES",
+        help="which kernel gives a row other bits alone than among ROWS rows",
+    )
     parser.add_argument("--sweep", action="store_true", help="time tiles of our kernels")
     parser.add_argument("--pair", action="store_true", help="decode steps with the codec beside")
     parser.add_argument("--sweep-rows", default="64,1")
     parser.add_argument("--only", default="", help="sweep only layers whose name contains this")
     parser.add_argument("--json", type=Path, help="where to write a GPU's figures")
     args = parser.parse_args()
-    if args.gpu or args.sweep or args.pair:
+    if args.gpu or args.bits or args.sweep or args.pair:
         return on_gpu(args)
     torch.set_num_threads(args.threads)
     model = args.model or Path(str(shoal.engine.__file__)).parent / "builtin_voice"

@@ -168,9 +168,10 @@ def by_kernel(new: Codec, rows: int, frames: int, figures: Figures) -> None:
     totals: dict[str, list[float]] = {}
     with torch.inference_mode():
         streams.run(slots, codes, keep)
-        for name, launch in list(streams.launches(slots, codes, keep, out)):
-            us = 1e3 * graph_ms(lambda launch=launch: [launch() for _ in range(4)], 0.01) / 4
-            totals.setdefault(name, []).append(us)
+        for kernel in list(streams.kernels(slots, codes, keep, out)):
+            four = [kernel.launch] * 4
+            us = 1e3 * graph_ms(lambda four=four: [launch() for launch in four], 0.01) / 4
+            totals.setdefault(kernel.name, []).append(us)
     total = sum(map(sum, totals.values()))
     print(f"kernels of {rows} rows, {frames} frame(s): {total:.0f} us one by one")
     for name, each in totals.items():

@@ -189,7 +189,14 @@ def prepared(case: Case, rows: int, device: str = "cuda") -> Callable[[Tile], No
 def chosen(case: Case, rows: int) -> Tile:
     """The table's tile."""
     w = prepare_conv(torch.empty(case.outputs, case.inputs, case.taps, device="meta"), None)
-    return tile_for(w, rows * case.length, glu=case.act == GLU, unit=case.unit)
+    return tile_for(
+        w,
+        rows * case.length,
+        glu=case.act == GLU,
+        unit=case.unit,
+        taps=case.second == "tapped",
+        squares=case.second == "halved",
+    )
 
 
 def brief(tile: Tile) -> str:

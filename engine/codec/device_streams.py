@@ -63,6 +63,10 @@ class DeviceStreams:
         self._passes: dict[tuple[int, int], tuple[Pass, Tensor, Tensor]] = {}
 
     @property
+    def network(self) -> DeviceNetwork:
+        return self._network
+
+    @property
     def bytes_per_slot(self) -> int:
         halves = self._tails.numel() + self._rings.numel()
         return 2 * halves // len(self._position) + 16
