@@ -9,12 +9,13 @@ comes out does not depend on how the input was cut. Pure; one object a turn.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 Wave = npt.NDArray[np.float32]
+Samples = npt.NDArray[np.int16]
 TARGET_LUFS: Final = -20.0
 MOST_DB: Final = 15.0
 """Most gain, up or down."""
@@ -28,19 +29,29 @@ _CERTAIN_BLOCKS: Final = 8
 """After this much speech two thirds of what its level asks for are done."""
 _PAUSE_LUFS: Final = -50.0
 _OFFSET_LUFS: Final = -0.691
-_KNEE: Final = np.float32(0.7)
+_FULL_SCALE: Final = 32_768
+_KNEE: Final = 0.7
+_MOST: Final = np.float32(32_767)
 _TAPS: Final = 24
+_UNIT: Final = 1024
+"""What 1 is among the filter's whole numbers."""
+_LEAST: Final = 256
+"""Of a weighed sample, what is too little to count."""
+_EVERY: Final = 8
 
 
 class Loudness:
-    """Mono float32, full scale 1."""
+    """Mono int16. Few operations on whole chunks: each that is a large one lets go of the
+    interpreter, and has to wait for it again while other threads are busy."""
 
     def __init__(self, rate: int) -> None:
         self._block = rate // _BLOCKS_A_SECOND
-        self._shelf = _shelf(rate)
+        # Whole numbers add up to the same in any order, so no cut of the input changes a sum.
+        self._taps = np.rint(_shelf(rate)[::-1] * _UNIT).astype(np.int32)
+        self._points = self._block // _EVERY
         self._ramp = np.arange(self._block, dtype=np.float32) / np.float32(self._block)
         # What came of the block that is not full, behind as much before it as the filter sees.
-        self._seen = np.zeros(_TAPS - 1, np.float32)
+        self._seen = np.zeros(_TAPS - 1, np.int16)
         self._energy = 0.0
         self._weight = 0.0
         self._speech_blocks = 0
@@ -49,9 +60,8 @@ class Loudness:
         self._gains = [1.0, 1.0]
         """At the beginning and at the end of that block."""
 
-    def process(self, samples: Wave) -> Wave:
-        """As many samples as were given. A chunk is measured as a whole: its blocks cost a few
-        numbers each. Sums are taken in an order that no cut of the input changes."""
+    def process(self, samples: Samples) -> Samples:
+        """As many samples as were given."""
         if not len(samples):
             return samples
         filled = len(self._seen) - (_TAPS - 1)
@@ -64,20 +74,23 @@ class Loudness:
         edges = np.array(self._gains[: blocks + 2], np.float32)[:, None]
         ramps = edges[:-1] + (edges[1:] - edges[:-1]) * self._ramp
         del self._gains[:blocks]
-        self._seen = seen[-(_TAPS - 1 + rest) :]
-        return _bent(samples * ramps.reshape(-1)[filled : filled + len(samples)])
+        self._seen = seen[-(_TAPS - 1 + rest) :].copy()
+        louder = cast(Wave, samples * ramps.reshape(-1)[filled : filled + len(samples)])
+        if max(int(samples.max()), -int(samples.min())) * float(edges.max()) > _KNEE * _FULL_SCALE:
+            louder = _bent(louder)
+        return np.rint(louder, out=louder).astype(np.int16)
 
-    def _energies(self, seen: Wave, blocks: int) -> list[float]:
-        """Of the first ``blocks`` blocks, weighed."""
-        count = blocks * self._block
-        weighed, part = np.zeros(count, np.float32), np.empty(count, np.float32)
-        for lag, tap in enumerate(self._shelf):
-            begin = _TAPS - 1 - lag
-            np.multiply(seen[begin : begin + count], tap, out=part)
-            weighed += part
-        np.multiply(weighed, weighed, out=part)
-        sums = part.reshape(blocks, self._block).sum(1)
-        return [float(total) / self._block for total in sums]
+    def _energies(self, seen: Samples, blocks: int) -> list[float]:
+        """Of the first ``blocks`` blocks, weighed, from every few samples of each: as much power
+        is in those as in all."""
+        step, apart = seen.strides[0], _EVERY * seen.strides[0]
+        windows = np.lib.stride_tricks.as_strided(
+            seen, (blocks, self._points, _TAPS), (self._block * step, apart, step), writeable=False
+        )
+        weighed = np.matmul(windows.astype(np.int32), self._taps) // _LEAST
+        sums = np.einsum("bp,bp->b", weighed, weighed, dtype=np.int64)
+        unit = float(_FULL_SCALE * _UNIT / _LEAST) ** 2 * self._points
+        return [int(total) / unit for total in sums]
 
     def _heard(self, energy: float) -> None:
         """A block of speech: move the gain towards what its level and those before ask for."""
@@ -99,12 +112,10 @@ def _lufs(energy: float) -> float:
 
 def _bent(samples: Wave) -> Wave:
     """Untouched up to the knee, and never beyond full scale."""
-    size = np.abs(samples)
-    if not len(samples) or size.max() <= _KNEE:
-        return samples
-    room = np.float32(1.0) - _KNEE
-    bent = _KNEE + room * np.tanh((size - _KNEE) / room)
-    return np.where(size > _KNEE, np.copysign(bent, samples), samples).astype(np.float32)
+    size = np.abs(samples) / np.float32(_FULL_SCALE)
+    knee, room = np.float32(_KNEE), np.float32(1.0 - _KNEE)
+    bent = np.copysign((knee + room * np.tanh((size - knee) / room)) * _MOST, samples)
+    return np.where(size > knee, bent, samples).astype(np.float32)
 
 
 def _shelf(rate: int) -> Wave:

@@ -10,6 +10,7 @@ import soxr  # pyright: ignore[reportMissingTypeStubs]
 
 _QUIET: Final = 64
 """-54 dB of full scale: below what is heard beside speech."""
+_TAIL_BYTES: Final = 512
 
 
 def quiet_samples(pcm: bytes) -> int:
@@ -20,8 +21,11 @@ def quiet_samples(pcm: bytes) -> int:
 
 def loud_samples(pcm: bytes) -> int:
     """How many samples of s16le there are up to the last that is not quiet."""
-    loud = _loud(pcm)
-    return int(loud[-1]) + 1 if len(loud) else 0
+    for begin in (max(0, len(pcm) - _TAIL_BYTES), 0):  # speech seldom ends in much quiet
+        loud = _loud(pcm[begin:])
+        if len(loud):
+            return begin // 2 + int(loud[-1]) + 1
+    return 0
 
 
 def _loud(pcm: bytes) -> npt.NDArray[np.intp]:

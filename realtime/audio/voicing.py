@@ -34,15 +34,20 @@ class Voicing:
             raise ValueError("pcm must be whole 16-bit samples")
         if self._stretch is None and self._loudness is None:
             return pcm
-        samples = np.frombuffer(pcm, "<i2").astype(np.float32) / _FULL_SCALE
-        return self._levelled(samples if self._stretch is None else self._stretch.process(samples))
+        samples = np.frombuffer(pcm, "<i2")
+        if self._stretch is not None:
+            samples = _whole(self._stretch.process(samples.astype(np.float32) / _FULL_SCALE))
+        return self._levelled(samples)
 
     def flush(self) -> bytes:
         """The rest of what was given so far; what comes after may be another sentence."""
-        return b"" if self._stretch is None else self._levelled(self._stretch.flush())
+        return b"" if self._stretch is None else self._levelled(_whole(self._stretch.flush()))
 
-    def _levelled(self, samples: npt.NDArray[np.float32]) -> bytes:
+    def _levelled(self, samples: npt.NDArray[np.int16]) -> bytes:
         if self._loudness is not None:
             samples = self._loudness.process(samples)
-        scaled = np.rint(samples * _FULL_SCALE)
-        return np.clip(scaled, -32768, 32767).astype("<i2").tobytes()
+        return samples.astype("<i2", copy=False).tobytes()
+
+
+def _whole(samples: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
+    return np.clip(np.rint(samples * _FULL_SCALE), -32768, 32767).astype(np.int16)
