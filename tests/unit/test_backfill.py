@@ -131,6 +131,22 @@ def test_live_streams_begin_as_soon_and_keep_the_same_lead_beside_backfill() -> 
     assert busy > 3 * quiet, "and backfill did get on"
 
 
+def test_steps_on_the_way_to_a_live_streams_first_sound_have_no_other_rows() -> None:
+    rig = Rig(spec(slots=4, max_positions=4096, pages=2000), FREE, work_per_turn=1)
+    batch = [backfill(rig, "endless " + "x" * 300, seed) for seed in range(3)]
+    rig.turns(30)
+    assert len(rig.plans[-1].slots) == 3
+    before = len(rig.plans)
+    live = rig.speak("one hundred words to prefill, and 30")
+    rig.until(lambda: rig.heard[live].first_s is not None)
+    assert all(len(plan.slots) == 1 for plan in rig.plans[before:])
+    made = [len(rig.heard[stream].codes) for stream in batch]
+    rig.until(lambda: rig.heard[live].playout.lead_s(rig.clock()) > 0.6)
+    rig.turns(10)
+    assert len(rig.plans[-1].slots) == 4
+    assert all(len(rig.heard[s].codes) > m for s, m in zip(batch, made, strict=True))
+
+
 def test_backfill_waits_without_a_limit_and_in_no_ones_way() -> None:
     rig = Rig(spec(slots=1), replace(ALONE, wait_s=0.2, waiting=1))
     live = rig.speak("say 50")
