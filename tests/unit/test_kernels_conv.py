@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 if not torch.cuda.is_available():
@@ -28,7 +30,14 @@ from shoal.kernels.conv import (
     prepare_conv,
     prepare_up,
 )
-from shoal.kernels.conv_tiles import fuses, tile_for
+from shoal.kernels.conv_tiles import (
+    PASS_STEPS,
+    SCRATCH_TILES,
+    SCRATCH_VALUES,
+    WHOLE,
+    fuses,
+    tile_for,
+)
 from shoal.kernels.last_conv import last_conv, prepare_taps
 from shoal.kernels.snake import snake_reference
 
@@ -201,24 +210,114 @@ S2_SHAPES = (
 )  # fmt: skip
 
 
+SIZES = (1, 4, 5, 31, 32, 64, 100, 256, 257, 1024, 4095, 4096, 1 << 14, 1 << 19)
+KINDS: tuple[dict[str, bool], ...] = ({}, {"glu": True}, {"squares": True})
+
+
+def shape_of(outputs: int, channels: int, taps: int) -> ConvWeight:
+    return prepare_conv(torch.empty(outputs, channels, taps, device="meta"), None)
+
+
+def power_of_2(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def is_runnable(tile: Tile, w: ConvWeight, n: int, steps: int, kind: dict[str, bool]) -> None:
+    """What the kernel and the matrix unit ask of a tile."""
+    assert tile.steps in (64, 128, 256)
+    assert power_of_2(tile.columns)
+    assert 16 <= tile.columns <= 256
+    assert tile.more == 0 or (power_of_2(tile.more) and 16 <= tile.more <= tile.columns)
+    assert power_of_2(tile.inner)
+    assert 16 <= tile.inner <= w.width
+    assert power_of_2(w.width % tile.inner)
+    assert w.width % tile.inner == 0 or w.width % tile.inner >= 16
+    assert tile.splits in (1, tile.chunks)
+    assert w.taps * (w.width // tile.inner) % tile.chunks == 0
+    assert tile.chunks == 1 or (w.width % tile.inner == 0 and tile.more == 0)
+    if tile.splits > 1:
+        programs = -(-n // tile.columns) * -(-steps // tile.steps)
+        if not kind.get("squares") or steps <= PASS_STEPS:
+            assert programs <= SCRATCH_TILES
+            assert programs * tile.splits * tile.steps * tile.columns <= SCRATCH_VALUES
+    if kind.get("glu"):
+        assert tile.more == tile.columns
+    if kind.get("squares"):
+        assert tile.more == 0
+    if kind.get("unit") or kind.get("taps"):
+        assert tile.columns + tile.more >= n
+
+
+def has_fixed_bits(outputs: int, channels: int, taps: int) -> None:
+    """The order of a sum is the same for any number of steps; where sums of columns are kept too,
+    so is all of the tile, since a sum across threads goes by where values lie."""
+    w = shape_of(outputs, channels, taps)
+    for kind in KINDS:
+        n = outputs // 2 if kind.get("glu") else outputs
+        if n == 0:
+            continue
+        tiles = [tile_for(w, steps, **kind) for steps in SIZES]
+        for tile, steps in zip(tiles, SIZES, strict=True):
+            is_runnable(tile, w, n, steps, kind)
+        assert len({(tile.inner, tile.chunks) for tile in tiles}) == 1
+        if kind.get("squares"):
+            assert len(set(tiles)) == 1
+
+
+def units_have_fixed_bits(channels: int) -> None:
+    """A residual unit: the same sums whether it is one kernel or two, and for any steps."""
+    wide, narrow = shape_of(channels, channels, 7), shape_of(channels, channels, 1)
+    orders: set[tuple[int, int]] = set()
+    for steps in SIZES:
+        kind = {"unit": True}
+        if fuses(channels, steps):
+            tile = tile_for(wide, steps, **kind)
+            is_runnable(tile, wide, channels, steps, kind)
+            assert tile.chunks == 1  # a unit's second sum is never cut
+            orders.add((tile.inner, tile.chunks))
+        else:
+            pair = [tile_for(w, steps) for w in (wide, narrow)]
+            orders.add((pair[0].inner, pair[0].chunks))
+            if any(fuses(channels, size) for size in SIZES):
+                assert pair[1].chunks == 1
+        if channels <= WHOLE:
+            taps = tile_for(narrow, steps, taps=True)
+            is_runnable(taps, narrow, channels, steps, {"taps": True})
+            assert taps.chunks == 1
+    assert len(orders) == 1
+
+
 @pytest.mark.parametrize("shape", S2_SHAPES)
 def test_the_table_keeps_what_bits_depend_on_for_any_number_of_steps(
     shape: tuple[int, int, int],
 ) -> None:
-    outputs, channels, taps = shape
-    w = prepare_conv(torch.empty(outputs, channels, taps, device="meta"), None)
-    sizes = [1, 4, 32, 64, 100, 256, 1024, 1 << 12, 1 << 14, 1 << 19]
-    kinds = {(t.inner, t.chunks) for t in (tile_for(w, size) for size in sizes)}
-    assert len(kinds) == 1
-    assert all(tile_for(w, size).steps >= 64 for size in sizes)
-    if outputs == channels and fuses(outputs, 1 << 19):
-        # The same sums where a residual unit is one kernel and where it is two.
-        fused = tile_for(w, 1 << 19, unit=True)
-        assert {(fused.inner, fused.chunks)} == kinds
-        assert fused.columns + fused.more >= outputs
+    has_fixed_bits(*shape)
 
 
-def test_products_with_squares_have_the_same_columns_for_any_number_of_rows() -> None:
-    for channels in (1024, 3072):
-        w = prepare_conv(torch.empty(1024, channels, 1, device="meta"), None)
-        assert len({tile_for(w, rows).columns for rows in (1, 16, 64, 128, 256)}) == 1
+def test_every_number_of_channels_in_a_unit_has_a_tile() -> None:
+    for channels in range(1, 521):
+        units_have_fixed_bits(channels)
+    for channels in (768, 1000, 1024, 1536, 2048):
+        units_have_fixed_bits(channels)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    outputs=st.integers(1, 9000), channels=st.integers(1, 5000), taps=st.sampled_from((1, 2, 3, 7))
+)
+def test_every_convolution_has_a_tile_that_runs(outputs: int, channels: int, taps: int) -> None:
+    has_fixed_bits(outputs, channels, taps)
+
+
+def test_a_shape_that_no_table_knows_is_summed_right_and_alike_in_any_tile() -> None:
+    w = weight(208, 224, 3)
+    a = inputs(1, w, 70)
+    wanted = conv_reference(a, w)
+    scratch = Scratch.empty(DEVICE, SCRATCH_VALUES, SCRATCH_TILES)
+    for kind in ({}, {"squares": True}):
+        for steps in (70, 1 << 14):
+            out = torch.zeros(1, 70, 208, device=DEVICE)
+            conv(
+                a, w, 70, tile_for(w, steps, **kind), out=Steps(out, out.stride(0)), scratch=scratch
+            )
+            assert apart(out, wanted) < 1e-5
