@@ -21,7 +21,7 @@ from shoal.proto.messages import Audio, Error, Finish
 from .audio import FormatUnavailable
 from .batch import Job, Write
 from .encode import TurnEncoder
-from .opening import open_command
+from .opening import open_command, requested_voice
 from .say import SayError, connected, live_address
 
 CLIENTS_FAULT: Final = frozenset(
@@ -94,10 +94,13 @@ class LocalSpeaker:
 
     def speak(self, job: Job, write: Write) -> None:
         """See :class:`.batch.Speaker`."""
-        request, engine = job.request, self._engine
+        request, engine, info = job.request, self._engine, self._engine.info
         try:
-            encoder = TurnEncoder(request, engine.info.sample_rate)
-        except FormatUnavailable as problem:
+            encoder = TurnEncoder(request, info.sample_rate)
+            voice = requested_voice(
+                request, lambda named: named, info.voices_by_reference, info.speakers
+            )
+        except (FormatUnavailable, ProtocolError) as problem:
             raise SayError(str(problem)) from None
         with self._lock:
             if self._died is not None:
@@ -106,7 +109,7 @@ class LocalSpeaker:
             line = self._lines[stream] = queue.SimpleQueue()
         over = False
         try:
-            engine.submit(open_command(stream, request.reference_id, request))
+            engine.submit(open_command(stream, voice, request))
             engine.submit(api.PushText(stream, request.text))
             engine.submit(api.EndText(stream))
             while not over:
