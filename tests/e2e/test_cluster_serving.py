@@ -45,7 +45,7 @@ logger = logging.getLogger("cluster")  # figures: -o log_cli=true -o log_cli_lev
 SLOTS = 8
 SPEED = 2.0
 VOICES = 12
-WARM_UP = 100
+WARM_UP = 150
 SENTENCE = "This sentence takes the fake about two seconds to speak."
 
 
@@ -196,7 +196,7 @@ async def callers(fleet: Fleet, number: int) -> AsyncIterator[list[tuple[Told, i
 async def test_a_zipf_mix_finds_its_voices_where_they_are(fleet: Fleet) -> None:
     draw = random.Random(4)
     weights = [1 / (rank + 1) ** 1.1 for rank in range(VOICES)]
-    plan = draw.choices([f"v{number}" for number in range(VOICES)], weights, k=400)
+    plan = draw.choices([f"v{number}" for number in range(VOICES)], weights, k=450)
     seen: set[tuple[str, str]] = set()
     homes: dict[str, Counter[str]] = {voice: Counter() for voice in plan}
     asked = hits = 0
