@@ -20,7 +20,7 @@ let connecting = null;
 let turns = 0;
 let sounding = 0; // the turn that the socket's audio belongs to
 // The turn that is on: { id, asked, audio, cut } with times in ms of the page. `finished`: all of
-// it came from the server. `over`: nothing more of it is wanted, or heard.
+// it came from the server. `over`: nothing more of it is wanted, or heard. `refused`: an error was said.
 let turn = { id: 0, over: true };
 
 // One turn -----------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ function lost() {
   turn.feed.stop();
   turn.finished = true; // what came before is heard to its end, or until it is interrupted
   player.end();
-  fail("The server went away in the middle of this.");
+  if (!turn.refused) fail("The server went away in the middle of this.");
   if (!turn.audio) stop();
 }
 
@@ -134,7 +134,7 @@ function sound(buffer) {
 
 function heard(message) {
   if (message.event === "ready") sounding = message.context_id;
-  if (turn.over || message.context_id !== turn.id) return;
+  if (turn.over || (message.context_id ?? turn.id) !== turn.id) return;
   switch (message.event) {
     case "aligned":
       turn.feed.heard(transcript.align(message));
@@ -147,6 +147,7 @@ function heard(message) {
       if (!turn.audio) stop();
       return;
     case "error":
+      turn.refused = true; // a finish or the end of the socket follows
       return fail(message.error);
   }
 }

@@ -26,24 +26,27 @@ export class Player {
     this.opening ??= this.build();
     try {
       await this.opening;
-    } catch (error) {
+    } catch {
       this.opening = undefined; // the worklet may not have come: another click tries again
-      throw error;
+      throw new Error("The server cannot be reached, or this browser cannot play streamed sound.");
     }
     if (this.context.state !== "running") await this.context.resume();
   }
 
   async build() {
-    if (!globalThis.AudioWorkletNode) {
-      throw new Error("This browser plays streamed sound only on https or localhost.");
-    }
     this.context ??= new AudioContext({ latencyHint: "interactive" });
-    await this.context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
-    this.node = new AudioWorkletNode(this.context, "player", {
-      numberOfInputs: 0,
-      outputChannelCount: [1],
-      processorOptions: { rate: RATE },
-    });
+    const processorOptions = { rate: RATE };
+    if (this.context.audioWorklet) {
+      await this.context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
+      this.node = new AudioWorkletNode(this.context, "player", {
+        numberOfInputs: 0,
+        outputChannelCount: [1],
+        processorOptions,
+      });
+    } else {
+      const { playerNode } = await import("./fallback.js");
+      this.node = await playerNode(this.context, processorOptions);
+    }
     this.node.port.onmessage = ({ data }) => this.report(data);
     this.node.connect(this.context.destination);
   }

@@ -37,6 +37,7 @@ def browser() -> Iterator[Browser]:
                 "--use-fake-device-for-media-stream",
                 "--use-fake-ui-for-media-stream",  # says yes to the microphone
                 "--mute-audio",
+                "--host-resolver-rules=MAP shoal.test 127.0.0.1",
             ],
         )
         yield browser
@@ -54,13 +55,13 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     contexts = []
 
-    def visit(server: Any, **options: Any) -> Page:
+    def visit(server: Any, host: str = "127.0.0.1", **options: Any) -> Page:
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
         page.on("console", note)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(server.http + "/")
+        page.goto(server.http.replace("127.0.0.1", host) + "/")
         expect(page.locator("#server")).to_have_text("ready")
         return page
 
@@ -70,11 +71,13 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
     # The browser reports by itself a fetch that found no server, or one that was going away, and
     # every refusal.
     known = (
+        "ScriptProcessorNode is deprecated",
         "ERR_CONNECTION_REFUSED",
         "503 (Service Unavailable)",
         "401 (Unauthorized)",
         "HTTP Authentication failed",
         "400 (Bad Request)",
+        "Unexpected response code: 429",
     )
     assert [line for line in complaints if not any(cause in line for cause in known)] == []
 
@@ -392,3 +395,66 @@ def test_nothing_stands_in_a_screen_readers_way(
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     page.screenshot(path=KEPT / f"{scheme}.png", full_page=True)
+
+
+def test_without_https_it_speaks_and_falls_silent_too(
+    serve: Serve, visit: Callable[..., Page]
+) -> None:
+    """A phone that opens http://192.168.1.2:8080: browsers have no worklets there."""
+    page = visit(serve(FakeEngine(speed=20.0)), host="shoal.test")
+    assert page.evaluate("isSecureContext") is False
+    speak(page)
+    until_played(page, 0.5)
+    page.keyboard.press("Escape")
+    expect(page.locator("#silenced")).not_to_have_text("–")
+    assert seconds(page, "#silenced") < 100
+    speak(page, "One two.")
+    until_played(page, 0.3)
+    expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+    page.locator("#clone summary").click()
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recorded")).to_contain_text("only on https or localhost")
+
+
+def test_a_refusal_is_said_and_the_next_turn_speaks(
+    serve: Serve, visit: Callable[..., Page]
+) -> None:
+    page = visit(serve(FakeEngine(speed=20.0, fails_on="boom")))
+    page.wait_for_load_state("networkidle")  # the voices have come
+    for voice, text, answer in (
+        ("gone", TEXT, "Reference not found"),
+        ("../x", TEXT, "Reference not found"),
+        ("", "boom", "engine"),
+    ):
+        page.evaluate(
+            """(voice) => {
+              document.getElementById("voice").append(new Option(voice, voice));
+              document.getElementById("voice").value = voice;
+            }""",
+            voice,
+        )
+        speak(page, text)
+        expect(page.get_by_role("alert")).to_contain_text(answer)
+        expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+    speak(page)
+    until_played(page, 0.2)
+    assert page.get_by_role("alert").count() == 0
+
+
+def test_a_server_without_room_says_so(serve: Serve, visit: Callable[..., Page]) -> None:
+    server = serve(FakeEngine(slots=1, speed=1.0, wait_s=0.1))
+    speaking, waiting = visit(server), visit(server)
+    speak(speaking, TEXT * 4)
+    until_played(speaking, 0.2)
+    speak(waiting)
+    expect(waiting.get_by_role("alert")).to_contain_text("Concurrency limit exceeded")
+    expect(waiting.get_by_role("button", name="Interrupt")).to_be_disabled()
+    speaking.keyboard.press("Escape")
+    speak(waiting)
+    until_played(waiting, 0.2)
+    small = serve(max_sockets=1)
+    first, second = visit(small), visit(small)
+    speak(first)
+    until_played(first, 0.2)
+    speak(second)
+    expect(second.get_by_role("alert")).to_contain_text("no room")
