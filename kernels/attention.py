@@ -162,7 +162,6 @@ def decode_kernel(
                     m,
                     h,
                     active,
-                    done,
                     OUT,
                     OSC,
                     osc_stride,
@@ -170,8 +169,9 @@ def decode_kernel(
                     GQ,
                     D,
                     SPLITS,
-                    EACH,
                     QUANT,
+                    done,
+                    EACH,
                 )
                 tl.store(ARRIVED + m * HKV + h, 0)
 
@@ -198,7 +198,6 @@ def merge(
     m,
     h,
     active,
-    done,
     OUT,
     OSC,
     osc_stride,
@@ -206,8 +205,9 @@ def merge(
     GQ: tl.constexpr,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
-    EACH: tl.constexpr,
     QUANT: tl.constexpr,
+    done=0,
+    EACH: tl.constexpr = 1,
 ):
     """Add the stretches of a row's heads: each TOGETHER in order, then those sums in order."""
     heads = h * GQ + tl.arange(0, GQ)
