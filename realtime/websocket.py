@@ -8,6 +8,7 @@ event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,12 +24,20 @@ MAX_REASON_BYTES: Final = 120  # a close frame holds 125, two of them the code
 class LiveProtocol(WebSocketsSansIOProtocol):
     """Give this class to uvicorn as its ``ws``."""
 
+    _linger: asyncio.TimerHandle | None = None
+
     async def run_asgi(self) -> None:
         self.scope.setdefault("state", {})[STATE_KEY] = self.transport
         try:
             await super().run_asgi()
         finally:
-            self.loop.call_later(LINGER_S, self._abort)
+            if not self.disconnected:
+                self._linger = self.loop.call_later(LINGER_S, self._abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._linger is not None:  # it would keep all that a socket had
+            self._linger.cancel()
 
     async def send(self, message: Any) -> None:
         await super().send(message)
