@@ -48,6 +48,7 @@ RATE = 24_000
 SPOKEN = "Hello there my friend. How are you today?"
 UNENDED = "and this has no end"
 LONG = "This is a sentence that goes on and on. " * 16
+MUTE = ("...", "🙂")
 LIMIT_S = 60.0
 
 
@@ -74,6 +75,9 @@ def service(dialect: str, http: str) -> TTSService:
 @dataclass
 class Heard:
     audio_bytes: int = 0
+    late_chunks: int = 0
+    """That came behind the interruption."""
+    interrupted: bool = False
     words: list[tuple[str, float]] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -82,6 +86,7 @@ class Heard:
         since = self.words[0][1] if self.words else 0.0
         return {
             "audio_s": self.audio_bytes / 2 / RATE,
+            "late_chunks": self.late_chunks,
             "words": [(word, round(at_s - since, 3)) for word, at_s in self.words],
         }
 
@@ -101,6 +106,7 @@ class Speaker(FrameProcessor):
         match frame:
             case TTSAudioRawFrame():
                 self.heard.audio_bytes += len(frame.audio)
+                self.heard.late_chunks += self.heard.interrupted
                 self.heard.first.set()
                 now_s = time.monotonic()
                 seconds = len(frame.audio) / 2 / frame.sample_rate
@@ -114,6 +120,7 @@ class Speaker(FrameProcessor):
             case TTSStoppedFrame():
                 self.heard.stopped.set()
             case InterruptionFrame():
+                self.heard.interrupted = True
                 self._plays_until_s = 0.0
                 self._hushed.set()
             case _:
@@ -183,6 +190,8 @@ async def main(dialect: str, http: str) -> None:
         await asyncio.sleep(0.3)
         report["interrupted"] = heard.report()
         report["again"] = await turn(SPOKEN)
+        if dialect == "fish":
+            report["mute"] = [await turn(text) for text in MUTE]
         report["errors"] = errors.seen
         print(json.dumps(report), flush=True)
         await worker.queue_frame(EndFrame())

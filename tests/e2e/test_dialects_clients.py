@@ -7,12 +7,9 @@ was spoken.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,18 +19,16 @@ import soundfile
 from shoal.engine.fake import FakeEngine, tone
 from shoal.engine.voices import VoiceStore
 from shoal.loadtest.own_server import own_server
+from tests.clients_runs import PYTHON, run_client, run_javascript
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".clients" / "bin" / "python"
-SCRIPTS = ROOT / "tests" / "clients"
 DIALECTS = ("elevenlabs", "deepgram", "cartesia", "openai")
 TIMED = ("elevenlabs", "cartesia")
 FRAMEWORKS = ("pipecat_turns", "livekit_turns")
 FRAMED = (*DIALECTS, "fish")
-"""What the frameworks speak; Fish's Python SDKs are in ``test_fish_sdk.py``."""
+"""What the frameworks speak; Fish's Python SDKs are in ``test_fish_sdk.py`` and
+``test_acceptance.py``."""
 SPEED = 4.0
 """So fast does the fake speak: a client has the time to interrupt it."""
-LIMIT_S = 120.0
 TIDY_S = 0.03
 """Some of the clients cut audio into steps of 10 ms and fill the last one up, or ask for MP3,
 which is made of frames."""
@@ -56,26 +51,6 @@ class Outcome:
     slots_busy: int
 
 
-def run_client(script: str, dialect: str, http: str) -> dict[str, Any]:
-    """What the script says it heard."""
-    command = [str(PYTHON), str(SCRIPTS / f"{script}.py"), dialect, http]
-    return run_command(command, ROOT)
-
-
-def run_javascript(http: str, recording: Path) -> dict[str, Any]:
-    command = [str(PYTHON.with_name("node")), "--input-type=module", "-", http, str(recording)]
-    script = (SCRIPTS / "js" / "fish_turns.mjs").read_text("utf-8")
-    return run_command(command, ROOT / ".clients" / "js", script)
-
-
-def run_command(command: list[str], folder: Path, script: str | None = None) -> dict[str, Any]:
-    done = subprocess.run(
-        command, cwd=folder, input=script, capture_output=True, text=True, timeout=LIMIT_S
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
 def clients() -> None:
     if not PYTHON.exists():
@@ -96,7 +71,7 @@ def outcomes(
         server = make_server(engine, voices_dir=folder)
         try:
             if script == "fish_turns":
-                report = run_javascript(server.http, recording)
+                report = run_javascript(script, server.http, str(recording))
             else:
                 report = run_client(script, dialect, server.http)
             cancelled = server.metric('shoal_turns_ended_total{end="cancelled"}')
@@ -174,6 +149,19 @@ def test_livekit_synthesizes_over_http(outcomes: Any, dialect: str) -> None:
 def test_livekit_speaks_with_nothing_set_but_the_address(outcomes: Any, dialect: str) -> None:
     report = outcomes["livekit_turns", dialect].result().report
     assert report["bare"]["audio_s"] == pytest.approx(TWO, abs=MP3_S)
+
+
+def test_pipecat_hears_nothing_behind_an_interruption_of_fish(outcomes: Any) -> None:
+    """Of other dialects, too; theirs keep the socket."""
+    for dialect in FRAMED:
+        report = outcomes["pipecat_turns", dialect].result().report
+        assert report["interrupted"]["late_chunks"] == 0, dialect
+
+
+def test_pipecat_hears_silence_of_fish_for_what_cannot_be_spoken(outcomes: Any) -> None:
+    report = outcomes["pipecat_turns", "fish"].result().report
+    assert [mute["audio_s"] for mute in report["mute"]] == pytest.approx([0.4, 0.4])
+    assert report["errors"] == []
 
 
 # Fish's JS SDK ----------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
+
+from tests.named import missing_tests
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "dialects.md").read_text(encoding="utf-8")
@@ -31,8 +32,4 @@ def test_every_entry_has_a_test_and_every_test_an_entry() -> None:
 
 
 def test_every_test_that_is_named_exists() -> None:
-    for file, name in NAMED.values():
-        tree = ast.parse((TESTS / "e2e" / file).read_text(encoding="utf-8"))
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        names = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-        assert name in names, f"{file}::{name}"
+    assert missing_tests(NAMED.values()) == []
