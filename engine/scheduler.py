@@ -212,6 +212,9 @@ class Scheduler:
         arriving = False
         self._seating.begin()
         for stream in list(self._awake.values()):
+            if stream.backfill and stream.phase is Phase.WAITING:  # there may be very many
+                waiting.append(stream)
+                continue
             if not stream.announced:
                 self._announce(stream, now)
             self._read(stream, now)

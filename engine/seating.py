@@ -39,12 +39,14 @@ class Seating:
         self._jobs = 0
         self._turns: dict[int, Stream] = {}
         self._short = 0
+        self._scarce = False
+        """There were no pages for a stream of batch priority: there are none for the next."""
         self.freed = False
         """Something became free that somebody may wait for."""
 
     def begin(self) -> None:
         """A turn of the loop: nobody was found short yet."""
-        self._short, self.freed = 0, False
+        self._short, self._scarce, self.freed = 0, False, False
 
     def lacks_pages(self, stream: Stream) -> None:
         """There are no pages for the stream's voice."""
@@ -62,6 +64,8 @@ class Seating:
         )
         new = 0
         for stream in waiting:
+            if stream.backfill and stream.slot is None and not self._room_for_backfill():
+                break  # and the rest are all alike
             if stream.job is not None:  # parked, and what it gave up is still being written
                 continue
             if self._batch.continues(stream, stream.utterances[0]):
@@ -90,13 +94,17 @@ class Seating:
             self._batch.park(stream, now)
             self.freed = True
 
-    def _seat_backfill(self, stream: Stream, prefix: Prefix | None, now: float) -> None:
+    def _room_for_backfill(self) -> bool:
         slots = self._batch.slots
-        if self._short or (
-            stream.slot is None and slots.free <= reserved(slots.total, self._limits)
-        ):
+        return not (self._short or self._scarce) and slots.free > reserved(
+            slots.total, self._limits
+        )
+
+    def _seat_backfill(self, stream: Stream, prefix: Prefix | None, now: float) -> None:
+        if self._short:
             return
         if self._batch.seat(stream) and not self._start(stream, prefix, now):
+            self._scarce = True
             if stream.context is None:
                 self._batch.unseat(stream)
             else:
