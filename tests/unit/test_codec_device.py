@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,14 @@ from torch import Tensor
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
+import shoal.engine
 from shoal.engine.codec import Codec, StreamDecoder, decode_codes, load_codec
 from shoal.engine.codec.config import read_config
 from shoal.engine.codec.device_streams import DeviceStreams
 from shoal.engine.codec.load import codec_of, expected_shapes
 from shoal.engine.codec.weights import checked, read_tensors
 
+BUILTIN = Path(shoal.engine.__file__).parent / "builtin_voice"
 TINY = Path(__file__).parents[1] / "data" / "s2_tiny"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FRAMES = 6
@@ -94,6 +98,56 @@ def test_pcm_is_the_sound_rounded(device_codec: Codec, streams: Tensor) -> None:
         StreamDecoder(codec, 1).pcm_at(slots, codes, reset, pcm)
         assert int(pcm.abs().max()) > 100
         assert float((pcm - sound * 32767).abs().max()) < 0.51
+
+
+def test_the_built_in_voice_s_codec_has_kernels_for_its_own_channels() -> None:
+    config = read_config(BUILTIN)
+    tensors = checked(read_tensors(BUILTIN / "codec.pth"), expected_shapes(config))
+    decoder = StreamDecoder(codec_of(config, tensors, DEVICE, kernels=True), 1)
+    generator = torch.Generator().manual_seed(5)
+    limits = torch.tensor(config.code_limits)
+    codes = (torch.rand(2, len(limits), generator=generator) * (limits + 1)).to(torch.int32)
+    keep = torch.tensor([False])
+    sound = torch.cat([decoder.decode((0,), codes[None, t : t + 1], keep)[0] for t in range(2)])
+    assert snr_db(decode_codes(load_codec(BUILTIN), codes), sound) > 50
+
+
+def test_a_last_block_too_wide_for_one_program_decodes_as_in_float32() -> None:
+    wide = replace(
+        read_config(TINY),
+        encoder_dim=64,
+        encoder_rates=(2,),
+        encoder_transformer_layers=(0,),
+        decoder_dim=416,
+        decoder_rates=(2,),
+    )
+    generator = torch.Generator().manual_seed(6)
+    tensors = {
+        name: torch.randn(shape, generator=generator) / max(1, prod(shape[1:])) ** 0.5
+        if len(shape) > 1 and not name.endswith(("alpha", "original0"))
+        else torch.rand(shape, generator=generator) * 0.4 + 0.6
+        for name, shape in expected_shapes(wide).items()
+    }
+    codes = torch.randint(0, 16, (1, 1, 10), generator=generator, dtype=torch.int32)
+    keep = torch.tensor([False])
+    sounds = [
+        StreamDecoder(codec_of(wide, tensors, DEVICE, kernels=kernels), 1).decode((0,), codes, keep)
+        for kernels in (False, True)
+    ]
+    assert float(sounds[0].std()) > 0.01
+    assert snr_db(sounds[0].cpu().float(), sounds[1]) > 40
+
+
+def test_more_frames_than_a_pass_takes_are_cut_in_time(
+    device_codec: Codec, streams: Tensor, wanted: list[Tensor]
+) -> None:
+    assert device_codec.network is not None
+    decoder = DeviceStreams(device_codec.network, 1, DEVICE, pass_frames=2)
+    slots = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    reset = torch.ones(1, dtype=torch.bool, device=DEVICE)
+    with torch.inference_mode():
+        sound = decoder.run(slots, streams[:1, :3].to(DEVICE), reset)
+    assert snr_db(wanted[0][: 3 * device_codec.frame_samples], sound[0]) > 50
 
 
 def test_a_slot_keeps_half_of_what_it_keeps_in_float32(device_codec: Codec) -> None:
