@@ -35,7 +35,7 @@ def victims(seated: Iterable[Stream], count: int) -> list[Stream]:
     """At most ``count`` streams to park: those with the least to say again."""
     able = [stream for stream in seated if stream.backfill and stream.phase in _PARKABLE]
     able.sort(key=_to_redo)
-    return able[:count]
+    return able[: max(0, count)]
 
 
 def _to_redo(stream: Stream) -> int:
