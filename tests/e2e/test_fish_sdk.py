@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from fishaudio.types import ReferenceAudio
 
+from shoal.engine.api import Open
 from shoal.engine.fake import FakeEngine
 from shoal.engine.voices import VoiceStore
+from tests.dialects import RecordingEngine
 
 TEXT = "Hello there, this is a test. It has a second sentence."
 KEY = "secret"
@@ -33,7 +35,7 @@ def recording() -> bytes:
 
 @pytest.fixture
 def server(serve: Any, tmp_path: Path) -> Any:
-    engine = FakeEngine(speed=50.0, store=VoiceStore(tmp_path))
+    engine = RecordingEngine(speed=50.0, store=VoiceStore(tmp_path))
     return serve(engine, voices_dir=tmp_path, api_keys=(KEY,))
 
 
@@ -64,7 +66,7 @@ def test_recordings_sent_along(client: fishaudio.FishAudio) -> None:
         client.tts.convert(text=TEXT, references=[ReferenceAudio(audio=b"\0" * 99, text="x")])
 
 
-def test_the_life_of_a_voice(client: fishaudio.FishAudio) -> None:
+def test_the_life_of_a_voice(server: Any, client: fishaudio.FishAudio) -> None:
     made = client.voices.create(
         title="t", voices=[recording()], texts=["a"], tags=["x", "y"], description="d"
     )
@@ -79,8 +81,9 @@ def test_the_life_of_a_voice(client: fishaudio.FishAudio) -> None:
     assert client.voices.get(made.id) == made
     client.voices.update(made.id, title="t2", visibility="public")
     assert client.voices.get(made.id).title == "t2"
-    with_voice = client.tts.convert(text=TEXT, reference_id=made.id, format="pcm")
-    assert with_voice != client.tts.convert(text=TEXT, format="pcm")
+    assert len(client.tts.convert(text=TEXT, reference_id=made.id, format="pcm")) > 10_000
+    opened = [command.voice for command in server.engine.commands if isinstance(command, Open)]
+    assert [voice.voice_id for voice in opened] == [made.id]
     client.voices.delete(made.id)
     with pytest.raises(fishaudio.NotFoundError):
         client.voices.get(made.id)
