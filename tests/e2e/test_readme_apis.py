@@ -15,8 +15,8 @@ import soundfile
 from playwright.sync_api import sync_playwright
 
 from shoal.realtime.arguments import build_parser
+from tests.browser import CHROMIUM
 from tests.clients_runs import PYTHON
-from tests.e2e.test_page import CHROMIUM
 
 README = Path(__file__).parents[2] / "README.md"
 ADDRESS = "127.0.0.1:8080"
