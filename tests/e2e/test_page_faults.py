@@ -1,4 +1,4 @@
-"""The page when much comes, or something goes wrong: long texts, many clicks, a server that dies."""
+"""The page when much comes, or something is wrong: long texts, many clicks, a server that dies."""
 
 from __future__ import annotations
 
