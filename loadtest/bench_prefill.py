@@ -1,6 +1,6 @@
 """Times prefill on the GPU, decode beside it, and attention to a prefix that many rows share.
 
-    python -P -m shoal.loadtest.bench_prefill [--json FILE] [--parts prefill,beside,shared,neighbours]
+    python -P -m shoal.loadtest.bench_prefill [--json FILE] [--parts PART,...]
 
 Random weights of S2 Pro's shape. *prefill*: an utterance of each length behind a context, recorded
 graphs against single launches, in bf16 and in FP8, and whether both write the same bits. *beside*:

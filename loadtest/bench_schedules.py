@@ -75,7 +75,7 @@ def attended(step: Step) -> torch.Tensor:
     return got
 
 
-def check_attention(refused: set[str]) -> bool:
+def bench_memory_access(refused: set[str]) -> bool:
     """Against the reference, alone and among neighbours, with a shared prefix and without."""
     good = True
     bench = Bench(timed=False, sweep=False, out=Path())
@@ -152,7 +152,7 @@ def grouped(prefix: torch.Tensor, groups: torch.Tensor) -> dict[str, torch.Tenso
 
 
 def attention(bench: Bench, refused: set[str]) -> bool:
-    good = check_attention(refused)
+    good = bench_memory_access(refused)
     for m, context in CONTEXTS:
         size = m * context * HKV * DIM * 4
         copies = min(6, bench.copies(size))

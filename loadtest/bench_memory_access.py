@@ -1,6 +1,6 @@
 """Looks for a fault in decode attention on a GPU: every schedule in a process of its own.
 
-    python -P -m shoal.loadtest.check_attention [--sanitizer compute-sanitizer] [--stages 1,2,3,5]
+    python -P -m shoal.loadtest.bench_memory_access [--sanitizer compute-sanitizer] [--stages LIST]
 
 Each process runs one schedule, plain and with programmatic launch, one by one and in a graph, over
 contexts around the edges of blocks, stretches and cuts, with tables, rotary tables and pages that
@@ -143,7 +143,7 @@ def main() -> int:
         for block in (32, 64):
             for split in (128, 256, 512):
                 name = f"{block},{split},{stages}"
-                module = "shoal.loadtest.check_attention"
+                module = "shoal.loadtest.bench_memory_access"
                 command = [sys.executable, "-P", "-m", module, "--one", name]
                 if args.sanitizer:
                     command = [args.sanitizer, "--error-exitcode", "9", *command, "--few"]
