@@ -18,7 +18,7 @@ from .pages import LOG2_E, Heads, store_outputs
 from .quantise import Fp8Rows
 from .rounding import bf16, dot, launch_options, let_next_start, on_bf16_grid, wait_for_previous
 
-WARPS = 4
+WARPS = 2
 
 
 @triton.jit(do_not_specialize=["M", "position", "sq_stride", "osc_stride"])

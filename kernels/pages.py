@@ -48,7 +48,7 @@ class Schedule:
             )
 
 
-SCHEDULE = Schedule(64, 256, 3)
+SCHEDULE = Schedule(32, 256, 3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

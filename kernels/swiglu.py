@@ -23,7 +23,9 @@ from .rounding import (
 
 def rows_each(rows: int) -> int:
     """Rows of one program: more where there are more programs than a device holds at a time."""
-    return 4 if rows <= 64 else 16
+    if rows <= 16:
+        return 4
+    return 16 if rows <= 128 else 8
 
 
 @triton.jit

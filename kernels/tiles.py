@@ -37,16 +37,20 @@ def tile_for(n: int, k: int, rows: int) -> Tile:
     chunks = chunks_of(n, k)
     if rows <= 32:
         return Tile(16 if rows <= 16 else 32, 64, chunks, ahead=2)
-    if rows <= 128 or chunks < 4:
-        return Tile(64, 64, chunks, stages=3, ahead=2 if rows <= 128 else 0)
+    if rows <= 64 or (rows <= 128 and chunks < 4):
+        return Tile(64, 64, chunks, tokens_long=True, ahead=2)
+    if rows <= 128:
+        return Tile(128, 64, chunks, stages=3, tokens_long=True, ahead=2)
+    if chunks < 4:
+        return Tile(64, 64, chunks, tokens_long=True)
     # Partials of many rows cost more than they gain: one program adds four chunks.
-    return Tile(64, 64, chunks // 4, 4, stages=3)
+    return Tile(64, 64, chunks // 4, 4, tokens_long=True, ahead=2)
 
 
 def rows_tile(rows: int) -> Tile:
     """Tile of ``gemm_rows`` for a weight of many rows (gate and up), one chunk along K."""
     if rows <= 32:
         return Tile(16 if rows <= 16 else 32, 64, ahead=2)
-    if rows <= 128:
-        return Tile(64, 64, stages=3 if rows <= 64 else 4, ahead=2)
-    return Tile(64, 128)
+    if rows <= 64:
+        return Tile(64, 64, tokens_long=True, ahead=2)
+    return Tile(64, 128, stages=3, tokens_long=True, ahead=2 if rows <= 128 else 0)
