@@ -1,13 +1,8 @@
-"""A recording changes who speaks: judged by a speaker encoder, through a real server process.
-
-The encoder is Resemblyzer's, run from its weights alone: its package would bring in a hundred
-megabytes that nothing else here needs.
-"""
+"""A recording changes who speaks: judged by a speaker encoder, through a real server process."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +15,10 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-import torch
 import websockets
 from numpy.typing import NDArray
 
+from shoal.engine.training.likeness import SpeakerEncoder
 from shoal.loadtest.one_turn import Take, take_turn, target
 from shoal.loadtest.own_server import own_server
 from shoal.loadtest.plan.voices import Voice
@@ -62,59 +57,6 @@ def wav(samples: NDArray[np.float64]) -> bytes:
     return file.getvalue()
 
 
-class SpeakerEncoder:
-    """Maps speech to a point on the sphere in 256 dimensions; one voice lands in one place."""
-
-    FFT, HOP, MELS, WINDOW = 400, 160, 40, 160
-
-    def __init__(self, weights: Path) -> None:
-        state: dict[str, torch.Tensor] = torch.load(weights, "cpu", weights_only=True)[
-            "model_state"
-        ]
-        self._lstm = torch.nn.LSTM(self.MELS, 256, num_layers=3, batch_first=True)
-        self._linear = torch.nn.Linear(256, 256)
-        for name, part in (("lstm.", self._lstm), ("linear.", self._linear)):
-            part.load_state_dict(
-                {k.removeprefix(name): v for k, v in state.items() if k.startswith(name)}
-            )
-        self._filters = torch.from_numpy(mel_filters(RATE, self.FFT, self.MELS)).float()
-
-    @torch.inference_mode()
-    def __call__(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """``samples`` mono at :data:`RATE`, 1.6 s at least; float32 [256] of length 1."""
-        samples = without_pauses(samples)
-        level = float(np.sqrt(np.mean(samples**2)))
-        wave = torch.from_numpy(samples * max(1.0, 10 ** (-30 / 20) / level))
-        spectrum = torch.stft(
-            wave, self.FFT, self.HOP, window=torch.hann_window(self.FFT),
-            pad_mode="constant", return_complex=True,
-        )  # fmt: skip
-        mels = (self._filters @ spectrum.abs().square()).T
-        parts = mels.unfold(0, self.WINDOW, self.WINDOW // 2).transpose(1, 2)
-        _, (hidden, _) = self._lstm(parts)
-        each = torch.nn.functional.normalize(torch.relu(self._linear(hidden[-1])), dim=1)
-        return torch.nn.functional.normalize(each.mean(0), dim=0).numpy()
-
-
-def without_pauses(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What lies within 75 ms of sound."""
-    blocks = samples[: len(samples) // 160 * 160].reshape(-1, 160)
-    loud = np.sqrt(np.mean(blocks**2, axis=1)) > 0.01
-    return blocks[np.convolve(loud, np.ones(15), "same") > 0].reshape(-1)
-
-
-def mel_filters(rate: int, fft: int, count: int) -> NDArray[np.float64]:
-    """Triangles of equal area, [count, fft // 2 + 1]; mels linear below 1 kHz, then logarithmic."""
-    step = np.log(6.4) / 27
-    top = 15 + np.log(rate / 2 / 1000) / step
-    mels = np.linspace(0, top, count + 2)
-    edges = np.where(mels < 15, mels * 200 / 3, 1000 * np.exp(step * (mels - 15)))
-    bins = np.linspace(0, rate / 2, fft // 2 + 1)
-    low, centre, high = (edges[k : k + count, None] for k in range(3))
-    rising, falling = (bins - low) / (centre - low), (high - bins) / (high - centre)
-    return np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)
-
-
 @dataclass(frozen=True)
 class Person:
     recording: bytes
@@ -128,10 +70,7 @@ class Person:
 
 @pytest.fixture(scope="module")
 def encoder() -> SpeakerEncoder:
-    found = importlib.util.find_spec("resemblyzer")
-    if found is None or found.origin is None:
-        pytest.skip("Resemblyzer is not installed: make test installs it")
-    return SpeakerEncoder(Path(found.origin).with_name("pretrained.pt"))
+    return SpeakerEncoder()
 
 
 def load(name: str) -> Person:
