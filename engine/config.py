@@ -24,7 +24,7 @@ class Limits:
     park_lead_s: float = 2.0
     """Streams this far ahead of their listener leave the steps to those that are not. Those half as
     far do so while somebody is short, or is on the way to their first sound."""
-    furthest_lead_s: float = 30.0
+    furthest_lead_s: float = 180.0
     """Streams this far ahead are left out of steps even when nobody else wants them."""
     speaking_lead_s: float = 0.5
     """With this much unplayed, a stream's text may wait for a better cut."""

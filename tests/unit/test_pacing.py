@@ -57,6 +57,11 @@ def test_nobody_who_is_short_is_left_out(leads: list[float | None], starting: bo
         assert choose(later, starting, LIMITS)[0]
 
 
+def test_two_minutes_of_speech_are_not_paced_on_an_idle_device() -> None:
+    """Clients give up on a file after 30 s: it has to come faster than it plays."""
+    assert choose([120.0], False, Limits()) == ([0], None)
+
+
 def test_a_listeners_lead_begins_anew_when_they_ran_dry() -> None:
     playout = Playout()
     assert playout.lead_s(5.0) == 0.0
