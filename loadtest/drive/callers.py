@@ -22,6 +22,8 @@ from .collector import Collector, Window
 from .line import Line, Spoken, now_s, sleep_until
 from .load import Load, Mode, WorkerPlan
 
+_INSTANT_S = 1e-6
+"""Less than this is rounding, of a clock that counts from long ago."""
 _BACK_OFF_S = 0.5
 """Pause of a closed-loop user whose turn failed: hammering a full server shows nothing."""
 
@@ -89,16 +91,18 @@ async def _closed(
     """Speak, be served, speak again."""
     script = Script(plan.speech, plan.seed, user)
     load = plan.load
-    due_s = _first_s(plan, user, window)
+    first_s = due_s = _first_s(plan, user, window)
+    periods = 0
     await sleep_until(due_s)
-    while due_s < window.stop_s:
+    while due_s < window.stop_s - _INSTANT_S:
         voice = script.next_voice()
         kind = colds.kind_at(due_s)
         if kind is Kind.COLD:
             await line.close()
         if load.period_s > 0:
             turn = script.next(due_s, kind, voice)
-            due_s += load.period_s
+            periods += 1
+            due_s = first_s + periods * load.period_s
             if now_s() > turn.scheduled_s + plan.line_rules.turn_timeout_s:
                 collector.add(line.refused(turn, NEVER_SENT))
             else:

@@ -218,7 +218,7 @@ async def test_a_run_that_is_stopped_keeps_what_it_measured() -> None:
         running = asyncio.create_task(
             run_worker(plan, window_of(timing, now_s()), lambda _: None, stopped)
         )
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.0)
         stopped.set()
         result = await running
     assert not result.complete

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -185,16 +184,6 @@ def test_a_folder_that_cannot_be_written_to_serves_all_the_same(folder: Folder) 
     assert "cannot be kept" in folder.lines[-1]
     assert same(first, parts(folder.start()))
     assert [path.name for path in folder.path.glob(".shoal*")] == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_serves_all_the_same(folder: Folder) -> None:
-    folder.path.chmod(0o555)
-    try:
-        folder.start()
-    finally:
-        folder.path.chmod(0o755)
-    assert "cannot be kept" in folder.lines[-1]
 
 
 def test_a_small_model_leaves_no_file(folder: Folder) -> None:
