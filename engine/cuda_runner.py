@@ -191,13 +191,6 @@ class CudaRunner:
     def prefill(self, chunk: PrefillChunk) -> None:
         self._prefill.run((chunk,))
 
-    def prefill_together(self, chunks: Sequence[PrefillChunk]) -> None:
-        """:meth:`prefill` of several contexts' chunks, for little more than the price of one.
-
-        Pages are copied before anything is written: none may be copied from that a chunk writes.
-        """
-        self._prefill.run(chunks)
-
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         return self._vocoder.run(batch)
 
