@@ -92,7 +92,14 @@ def _arrivals(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[report
 
 
 def _speech(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("--sentences", default="1-3", metavar="A-B", help="a turn's length (1-3)")
+    group.add_argument("--sentences", metavar="A-B", help="a turn's length (1-3; capped: 1-1)")
+    group.add_argument(
+        "--max-frames",
+        type=int,
+        metavar="N",
+        help="cap every sentence, so that turns end though the model would not (random weights);"
+        " a capped turn's length and end are not judged",
+    )
     group.add_argument("--texts", type=Path, help="prompts from a file, one a line")
     group.add_argument(
         "--tokens-per-s",

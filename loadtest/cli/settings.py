@@ -16,6 +16,9 @@ from shoal.loadtest.plan.voices import Voice, VoiceMix
 from shoal.loadtest.targets import UnknownTarget, find_target
 from shoal.loadtest.targets.target import TargetOptions
 
+_CAP = "max_new_tokens"
+"""The dialect's setting behind ``--max-frames``, where it has one."""
+
 
 class BadArguments(Exception):
     """What was asked for makes no sense; the message says what to change."""
@@ -65,12 +68,13 @@ def job_of(args: argparse.Namespace) -> Job:
         options=options,
         load=load,
         timing=Timing(args.ramp, args.warmup, args.window, args.cooldown),
-        speech=_speech(args, talking),
+        speech=_speech(args, talking, _CAP in options.extra),
         rules=Rules(
             requested_rate=options.rate,
             prebuffers_s=tuple(sorted(prebuffers | {slo.prebuffer_s})),
             resume_s=slo.ttfa_s,
             text_s_per_char=1.0 / args.chars_per_s,
+            cap_s=_cap_s(options, args.frame_ms / 1e3),
         ),
         slo=slo,
         frame_s=args.frame_ms / 1e3,
@@ -122,6 +126,10 @@ def _options(args: argparse.Namespace) -> TargetOptions:
         known = find_target(args.target).settings
     except UnknownTarget as unknown:
         raise BadArguments(str(unknown)) from unknown
+    if args.max_frames is not None:
+        if _CAP not in known:
+            raise BadArguments(f"--max-frames: the protocol of {args.target} has no such limit")
+        extra[_CAP] = str(args.max_frames)
     for name in extra:
         if name not in known:
             listed = "; ".join(f"{key}: {what}" for key, what in known.items())
@@ -138,9 +146,14 @@ def _options(args: argparse.Namespace) -> TargetOptions:
     return TargetOptions(url, key, args.model, args.format, rate, extra)
 
 
-def _speech(args: argparse.Namespace, talking: bool) -> Speech:
+def _cap_s(options: TargetOptions, frame_s: float) -> float | None:
+    frames = options.flag(_CAP, "")
+    return int(frames) * frame_s if frames.isdecimal() else None
+
+
+def _speech(args: argparse.Namespace, talking: bool, capped: bool) -> Speech:
     pace = args.tokens_per_s or ("20-80" if talking else "whole")
-    shortest, longest = _pair(args.sentences, "--sentences")
+    shortest, longest = _pair(args.sentences or ("1-1" if capped else "1-3"), "--sentences")
     corpus: tuple[str, ...] = ()
     if args.texts is not None:
         corpus = tuple(line.strip() for line in _read(args.texts).splitlines() if line.strip())
@@ -152,6 +165,7 @@ def _speech(args: argparse.Namespace, talking: bool) -> Speech:
         corpus=corpus,
         tokens_per_s=None if pace == "whole" else _pair(pace, "--tokens-per-s"),
         by_sentence=args.by_sentence,
+        openings=not capped,
         voices=_voices(args),
         barge_in_share=barge_in,
         barge_in_s=_pair(args.barge_in_s, "--barge-in-s"),

@@ -15,6 +15,8 @@ The definitions, as the report states them:
 - Lead: audio in hand just before a message, on a clock that stops for such pauses only.
 - Jitter: mean of |time between two messages - length of the first one's audio|.
 - RTF: from first text sent to last audio, over the length of the audio.
+- Capped: the client asked for so many frames a sentence at most and the turn is as long as that
+  makes it. Then its length against the text and its abrupt end were our wish and are no faults.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Rules:
 
     ``resume_s`` is how soon a server must speak that had waited for text, ``text_s_per_char`` how
     long a character should take to say; the two ``length`` bounds are on audio length over that
-    expectation. ``requested_rate`` is what we asked the server for.
+    expectation. ``requested_rate`` is what we asked the server for. ``cap_s`` is the most audio
+    for one sentence that we asked it to make, ``None`` where it may speak as long as it likes.
     """
 
     requested_rate: int
@@ -62,6 +65,7 @@ class Rules:
     resume_s: float = 0.1
     declared_slack_s: float = 0.02
     rate_slack: float = 0.02
+    cap_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +239,17 @@ def _is_another_rate(rate_ratio: float, rules: Rules) -> bool:
     return any(abs(true_rate / rate - 1.0) <= rules.rate_slack for rate in _COMMON_RATES)
 
 
+def _is_capped(turn: Turn, rules: Rules, audio_s: float) -> bool:
+    """Whether the cap explains the length: at least one sentence of it, no more than all have.
+
+    Longer than that means that the server did not keep to the cap: then it is judged as ever.
+    """
+    if rules.cap_s is None:
+        return False
+    slack_s = rules.declared_slack_s
+    return rules.cap_s - slack_s <= audio_s <= rules.cap_s * turn.sentence_count + slack_s
+
+
 def _faults(
     turn: Turn,
     rules: Rules,
@@ -244,6 +259,7 @@ def _faults(
     bare: Playout | None,
 ) -> frozenset[Fault]:
     finished = turn.ending is Ending.FINISHED
+    capped = finished and _is_capped(turn, rules, audio_s)
     wrong_rate = rate_ratio is not None and _is_another_rate(rate_ratio, rules)
     declared_s = turn.declared_audio_s
     tail_dbfs = turn.sound.tail_dbfs
@@ -256,9 +272,13 @@ def _faults(
         and not wrong_rate
         and declared_s - audio_s > rules.declared_slack_s,
         Fault.SHORT_FOR_TEXT: length_ratio is not None
+        and not capped
         and length_ratio < rules.shortest_length_ratio,
-        Fault.LONG_FOR_TEXT: length_ratio is not None and length_ratio > rules.longest_length_ratio,
+        Fault.LONG_FOR_TEXT: length_ratio is not None
+        and not capped
+        and length_ratio > rules.longest_length_ratio,
         Fault.ABRUPT_TAIL: turn.ending is not Ending.CUT
+        and not capped
         and tail_dbfs is not None
         and tail_dbfs > rules.tail_dbfs,
         Fault.CLIPPED: turn.sound.clipped_samples > 0,

@@ -68,7 +68,8 @@ class Turn:
 
     ``rate`` is the rate the audio is played at, ``header_rate`` what the stream itself declares
     (``None`` for headerless audio), ``declared_audio_s`` the length the server claims.
-    ``sentences`` is when the text came, where it came piece by piece.
+    ``sentences`` is when the text came, where it came piece by piece; ``sentence_count`` is how
+    many there are in either case.
     """
 
     index: int
@@ -93,6 +94,7 @@ class Turn:
     arrivals: tuple[Arrival, ...] = ()
     sound: Sound = Sound()
     sentences: tuple[SentenceEnd, ...] = ()
+    sentence_count: int = 1
     stages: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property

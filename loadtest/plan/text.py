@@ -40,18 +40,22 @@ _OPENINGS = (
 ).split("|")
 
 _SENTENCE_END = frozenset(".!?。！？")
+_ENDS = re.compile(r"[.!?。！？]+")
 _TOKEN = re.compile(r"\s*(?:[　-鿿豈-￯]|[^\W_　-鿿]{1,6}|[^\s])")
 _CJK_WEIGHT = 3.3
 """One such character takes about as long to say as so many Latin letters."""
 
 
-def write_prompt(rng: random.Random, sentences: int) -> str:
-    """A paragraph of ``sentences`` plain English sentences; about 10^6 different ones each."""
-    return " ".join(_sentence(rng, first=i == 0) for i in range(max(1, sentences)))
+def write_prompt(rng: random.Random, sentences: int, openings: bool = True) -> str:
+    """A paragraph of ``sentences`` plain English sentences; about 10^6 different ones each.
+
+    With ``openings`` half of them begin with a short one more, as answers do.
+    """
+    return " ".join(_sentence(rng, openings and i == 0) for i in range(max(1, sentences)))
 
 
-def _sentence(rng: random.Random, first: bool) -> str:
-    if first and rng.random() < 0.5:
+def _sentence(rng: random.Random, opening: bool) -> str:
+    if opening and rng.random() < 0.5:
         return f"{rng.choice(_OPENINGS)} {_sentence(rng, False)}"
     who, what = rng.choice(_PEOPLE), rng.choice(_THINGS)
     where, when, did = rng.choice(_PLACES), rng.choice(_TIMES), rng.choice(_VERBS)
@@ -118,6 +122,11 @@ def ends_sentence(text: str) -> bool:
     return bool(_SENTENCE_END.intersection(text))
 
 
+def count_sentences(text: str) -> int:
+    """How many sentences end in ``text``, one at least; marks in a row end one."""
+    return max(1, len(_ENDS.findall(text)))
+
+
 def first_speakable(pieces: Sequence[Piece]) -> int:
     """Number of the piece that ends the first sentence; of the last one where none ends."""
     for number, piece in enumerate(pieces):
@@ -129,20 +138,26 @@ def first_speakable(pieces: Sequence[Piece]) -> int:
 class Prompts:
     """An endless supply of prompts: written ones, or lines of a corpus in shuffled order.
 
-    ``sentences`` bounds the length of written prompts, both ends included.
+    ``sentences`` bounds the length of written prompts, both ends included; ``openings`` as for
+    :func:`write_prompt`.
     """
 
     def __init__(
-        self, rng: random.Random, sentences: tuple[int, int] = (1, 3), corpus: Sequence[str] = ()
+        self,
+        rng: random.Random,
+        sentences: tuple[int, int] = (1, 3),
+        corpus: Sequence[str] = (),
+        openings: bool = True,
     ) -> None:
         self._rng = rng
         self._sentences = sentences
         self._corpus = corpus
+        self._openings = openings
         self._pile: list[str] = []
 
     def next(self) -> str:
         if not self._corpus:
-            return write_prompt(self._rng, self._rng.randint(*self._sentences))
+            return write_prompt(self._rng, self._rng.randint(*self._sentences), self._openings)
         if not self._pile:
             self._pile = list(self._corpus)
             self._rng.shuffle(self._pile)

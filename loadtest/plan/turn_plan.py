@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 from shoal.loadtest.measure.timeline import Kind, SentenceEnd
 
-from .text import Piece, Prompts, ends_sentence, first_speakable, paced, speech_chars, whole
+from .text import (
+    Piece,
+    Prompts,
+    count_sentences,
+    ends_sentence,
+    first_speakable,
+    paced,
+    speech_chars,
+    whole,
+)
 from .voices import Voice, VoiceMix
 
 
@@ -47,6 +56,10 @@ class TurnPlan:
         return tuple(found)
 
     @property
+    def sentence_count(self) -> int:
+        return count_sentences("".join(piece.text for piece in self.pieces))
+
+    @property
     def chars(self) -> int:
         return speech_chars("".join(piece.text for piece in self.pieces))
 
@@ -56,13 +69,15 @@ class Speech:
     """How users speak: prompt length, pace, voices, barge-ins.
 
     ``tokens_per_s`` ``None`` sends the whole text at once. ``by_sentence`` gathers the tokens and
-    sends a sentence when its last one came, as agent frameworks do.
+    sends a sentence when its last one came, as agent frameworks do. Without ``openings`` no
+    written sentence is led in by another one ("Sure."): so many as were asked for, and no more.
     """
 
     sentences: tuple[int, int] = (1, 3)
     corpus: tuple[str, ...] = field(default=(), repr=False)
     tokens_per_s: tuple[float, float] | None = None
     by_sentence: bool = False
+    openings: bool = True
     voices: VoiceMix = field(default_factory=VoiceMix)
     barge_in_share: float = 0.0
     barge_in_s: tuple[float, float] = (0.3, 3.0)
@@ -75,7 +90,7 @@ class Script:
         self._speech = speech
         self._user = user
         self._rng = random.Random(f"{seed}/{user}")
-        self._prompts = Prompts(self._rng, speech.sentences, speech.corpus)
+        self._prompts = Prompts(self._rng, speech.sentences, speech.corpus, speech.openings)
         self._index = 0
 
     def next(

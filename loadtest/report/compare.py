@@ -160,9 +160,10 @@ def _unlike(old: Json, new: Json) -> list[str]:
         for name in _CONDITIONS
         if old["settings"][name] != new["settings"][name]
     ]
-    for name in ("format", "rate"):
-        if old["target"][name] != new["target"][name]:
-            found.append(f"target.{name}: {old['target'][name]} and {new['target'][name]}")
+    for name in ("format", "rate", "settings"):
+        before, after = old["target"].get(name), new["target"].get(name)
+        if before != after:
+            found.append(f"target.{name}: {before} and {after}")
     if old["kind"] != new["kind"]:
         found.append(f"machine kinds: {old['kind'] or '?'} and {new['kind'] or '?'}")
     return found

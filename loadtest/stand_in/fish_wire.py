@@ -94,6 +94,7 @@ class FishWire:
                 str(request.get("format", "pcm")),
                 int(request.get("sample_rate") or 44100),
                 self._send_audio,
+                int(request.get("max_new_tokens") or 0),
             )
         truth.end_s = now_s()
         match lie.end:

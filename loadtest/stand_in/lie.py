@@ -28,7 +28,7 @@ class Lie:
     is missing from the end, though the full length is declared. ``true_rate`` is sent instead of
     the rate asked for; a WAV header admits it, headerless audio only its length does.
     ``deaf_s``: how long it speaks on after a barge-in. ``header_ahead_s``: a WAV header travels
-    so long before the first sample.
+    so long before the first sample. With ``frame_s`` it keeps to a request's cap of frames so long.
     """
 
     accept_delay_s: float = 0.0
@@ -49,6 +49,7 @@ class Lie:
     deaf_s: float = 0.0
     end: End = End.FINISH
     stages: Mapping[str, float] = field(default_factory=dict[str, float])
+    frame_s: float = 0.0
 
 
 HONEST = Lie()
@@ -65,6 +66,11 @@ class Chunk:
 def full_length_s(lie: Lie, chars: int) -> float:
     """How long the turn's audio would be if nothing were missing."""
     return lie.audio_s or max(0.2, chars / 15)
+
+
+def capped_s(lie: Lie, length_s: float, frames: int) -> float:
+    """What a request's cap of so many frames (0: none) leaves of that."""
+    return min(length_s, frames * lie.frame_s) if frames and lie.frame_s else length_s
 
 
 def speech(lie: Lie, length_s: float, rate: int) -> bytes:

@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 
-from .lie import chunks, full_length_s, speech
+from .lie import capped_s, chunks, full_length_s, speech
 from .truth import Truth, now_s
 
 
@@ -37,13 +37,15 @@ async def speak(
     container: str,
     rate: int,
     send_audio: Callable[[bytes], Awaitable[None]],
+    cap_frames: int = 0,
 ) -> None:
     """All of the turn's audio; writes into ``truth`` when each chunk left. Cancel to cut."""
     lie = truth.lie
     true_rate = lie.true_rate or rate
     length_s = full_length_s(lie, chars)
-    truth.declared_s = length_s
-    planned = chunks(lie, speech(lie, length_s, true_rate), true_rate)
+    truth.declared_s = capped_s(lie, length_s, cap_frames)
+    pcm = speech(lie, length_s, true_rate)[: 2 * round(truth.declared_s * true_rate)]
+    planned = chunks(lie, pcm, true_rate)
     header = wav_header(true_rate) if container == "wav" else b""
     for k, chunk in enumerate(planned):
         wait_s = chunk.wait_s

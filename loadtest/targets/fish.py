@@ -32,6 +32,7 @@ class Fish:
         "latency": "low, balanced or normal (low)",
         "flush": "none, end (before the stop), or piece (after every text sent) (none)",
         "cut": "barge-in by 'close' (reconnects), or by a new 'start' on the socket (close)",
+        "max_new_tokens": "most frames for a sentence, as --max-frames (no limit)",
         "request": "JSON merged into start.request",
     }
     cut_default: ClassVar[str] = "close"
@@ -44,6 +45,7 @@ class Fish:
             "format": options.container,
             "sample_rate": options.rate,
             "latency": options.flag("latency", "low"),
+            **_capped(options.flag("max_new_tokens", "")),
             **json.loads(options.flag("request", "{}")),
         }
 
@@ -168,6 +170,15 @@ class FishConnection:
         except TurnOver as over:
             ending = over.ending if over.ending is Ending.REFUSED else Ending.FAILED
             return TurnOver(ending, "finish with error")
+
+
+def _capped(frames: str) -> dict[str, int]:
+    """:raises ValueError: in words, when it is no number of frames."""
+    if not frames:
+        return {}
+    if not frames.isdecimal() or not int(frames):
+        raise ValueError(f"max_new_tokens={frames}: write a whole number of frames")
+    return {"max_new_tokens": int(frames)}
 
 
 def _note(event: Mapping[str, Any]) -> Note | None:

@@ -55,6 +55,7 @@ async def hear(
     timeout_s: float = 5.0,
     cut_watch_s: float = 0.1,
     text: str = "Hello there.",
+    cap_s: float | None = None,
     **settings: str,
 ) -> list[Heard]:
     """One turn a lie, one after another on one line."""
@@ -75,7 +76,7 @@ async def hear(
         await line.close()
     watching.cancel()
     grain_s = 0.006 + 2 * watch.take_worst_s()
-    rules_ = Rules(requested_rate=RATE, text_s_per_char=0.3 / 11)
+    rules_ = Rules(requested_rate=RATE, text_s_per_char=0.3 / 11, cap_s=cap_s)
     return [Heard(turn, measure(turn, rules_), truth, grain_s) for turn, truth in found]
 
 
@@ -284,6 +285,24 @@ async def test_a_body_that_breaks_off_is_no_clean_end() -> None:
     assert (heard.turn.ending, heard.turn.detail) == (Ending.BROKEN, "the response broke off")
     refused = await one(Lie(refuse_status=503), target="openai")
     assert refused.turn.ending is Ending.REFUSED
+
+
+@pytest.mark.parametrize("target", ["shoal", "fish"])
+@pytest.mark.parametrize(
+    ("frame_s", "audio_s", "faults"),
+    [
+        (0.02, 0.2, set[Fault]()),
+        (0.0, 2.0, {Fault.LONG_FOR_TEXT}),  # it does not keep to what was asked
+    ],
+)
+async def test_a_turn_that_was_capped_is_as_long_as_asked_and_no_fault(
+    target: str, frame_s: float, audio_s: float, faults: set[Fault]
+) -> None:
+    lie = Lie(audio_s=2.0, frame_s=frame_s)
+    heard = await one(lie, target=target, cap_s=0.2, max_new_tokens="10")
+    assert heard.turn.ending is Ending.FINISHED
+    assert heard.figures.audio_s == pytest.approx(audio_s)
+    assert heard.figures.faults == faults
 
 
 async def test_the_servers_own_stages_are_kept() -> None:

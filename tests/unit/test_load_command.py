@@ -59,6 +59,30 @@ def test_each_format_has_its_rate(format: str, rate: int) -> None:
     assert job("--closed", "1", "--format", format).plan.options.rate == rate
 
 
+def test_a_cap_reaches_the_request_and_the_judgement() -> None:
+    plan = job("--closed", "1", "--max-frames", "86", "--frame-ms", "50").plan
+    assert plan.options.extra["max_new_tokens"] == "86"
+    assert plan.rules.cap_s == pytest.approx(4.3)
+    assert plan.speech.sentences == (1, 1) and not plan.speech.openings
+    free = job("--closed", "1").plan
+    assert free.rules.cap_s is None and free.speech.sentences == (1, 3) and free.speech.openings
+    longer = job("--closed", "1", "--max-frames", "86", "--sentences", "2-3").plan
+    assert longer.speech.sentences == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--target", "openai", "--max-frames", "86"), "openai has no such limit"),
+        (("--max-frames", "0"), "whole number of frames"),
+        (("--set", "max_new_tokens=many"), "whole number of frames"),
+    ],
+)
+def test_a_cap_that_cannot_be_kept_is_refused(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(BadArguments, match=reason):
+        job("--closed", "1", *words)
+
+
 def test_files_are_read(tmp_path: Path) -> None:
     for name, content in (
         ("t", "One.\n\n  Two. \n"),

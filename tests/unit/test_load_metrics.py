@@ -170,6 +170,40 @@ def test_missing_audio_is_not_taken_for_another_rate() -> None:
     assert Fault.SHORT_OF_DECLARED in f.faults
 
 
+@pytest.mark.parametrize(
+    ("cap_s", "sentence_count", "faults"),
+    [
+        (None, 1, {Fault.LONG_FOR_TEXT, Fault.ABRUPT_TAIL}),
+        (4.0, 1, set[Fault]()),
+        (2.0, 2, set[Fault]()),
+        (2.0, 3, set[Fault]()),
+        # 4 s are not what a cap of 2 s makes of one sentence, nor are they one of 5 s cut off
+        (2.0, 1, {Fault.LONG_FOR_TEXT, Fault.ABRUPT_TAIL}),
+        (5.0, 1, {Fault.LONG_FOR_TEXT, Fault.ABRUPT_TAIL}),
+    ],
+)
+def test_a_length_and_an_end_that_were_asked_for_are_no_faults(
+    cap_s: float | None, sentence_count: int, faults: set[Fault]
+) -> None:
+    four_s = (Arrival(100.1, 8000, 4000),)
+    rules = replace(RULES, cap_s=cap_s)
+    f = figures(rules, arrivals=four_s, sentence_count=sentence_count, sound=Sound(tail_dbfs=-10.0))
+    assert f.faults == faults
+
+
+def test_a_cap_excuses_nothing_else() -> None:
+    sound = Sound(tail_dbfs=-10.0, clipped_samples=3, leftover_bytes=1)
+    four_s = (Arrival(100.1, 2000, 1000), Arrival(103.1, 6000, 3000))
+    f = figures(replace(RULES, cap_s=4.0), arrivals=four_s, sound=sound, declared_audio_s=4.1)
+    assert f.faults == {
+        Fault.CLIPPED, Fault.LEFTOVER_BYTES, Fault.STALL, Fault.SHORT_OF_DECLARED
+    }  # fmt: skip
+    broken = figures(
+        replace(RULES, cap_s=4.0), arrivals=four_s[:1], sound=sound, ending=Ending.BROKEN
+    )
+    assert broken.faults >= {Fault.NO_END, Fault.ABRUPT_TAIL}
+
+
 def test_a_pause_for_the_text_is_told_from_a_stall() -> None:
     # 100 letters a second of audio; the second sentence of 10 was whole at 100.30
     sentences = (SentenceEnd(100.0, 10), SentenceEnd(100.30, 20))

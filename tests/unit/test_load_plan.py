@@ -14,6 +14,7 @@ from shoal.loadtest.measure.timeline import Kind, SentenceEnd
 from shoal.loadtest.plan.arrivals import burst_times, next_start_s, poisson, think_s
 from shoal.loadtest.plan.text import (
     Prompts,
+    count_sentences,
     first_speakable,
     paced,
     speech_chars,
@@ -33,6 +34,22 @@ def test_prompts_do_not_repeat() -> None:
     texts = [prompts.next() for _ in range(2000)]
     assert len(set(texts)) == len(texts)
     assert all(text[0].isupper() and text[-1] in ".?" for text in texts)
+
+
+def test_without_openings_there_are_as_many_sentences_as_were_asked_for() -> None:
+    for asked in (1, 2):
+        texts = [write_prompt(random.Random(n), asked, openings=False) for n in range(200)]
+        assert {count_sentences(text) for text in texts} == {asked}
+    led_in = [count_sentences(write_prompt(random.Random(n), 1)) for n in range(200)]
+    assert set(led_in) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("", 1), ("Well", 1), ("What?!", 1), ("One. Two... Three", 2), ("好。好", 1)],
+)
+def test_sentences_are_counted_by_their_ends(text: str, count: int) -> None:
+    assert count_sentences(text) == count
 
 
 def test_a_corpus_is_used_up_before_it_repeats() -> None:
