@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shoal.loadtest.drive.fleet import FleetFailed, Watcher
 from shoal.loadtest.drive.load import Mode, WorkerPlan
-from shoal.loadtest.drive.session import LevelResult, find_knee, run_level
+from shoal.loadtest.drive.session import LevelResult, find_knee, longest_level_s, run_level
 from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.report import baseline, compare, html, result, table, tokens
 from shoal.loadtest.report.live import LiveView
@@ -108,7 +108,12 @@ def _knee(args: argparse.Namespace) -> int:
         )
     except ValueError as bad:
         raise BadArguments(str(bad)) from bad
-    results = find_knee(search, _level_runner(job, args.quiet))
+    results = find_knee(
+        search,
+        _level_runner(job, args.quiet),
+        longest_level_s(job.plan, job.repeats),
+        args.budget,
+    )
     _write(job, results, search)
     return OK if search.best is not None else BAD
 

@@ -34,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     knee.add_argument(
         "--resolution", type=float, default=0.1, help="stop when known to this share (0.1)"
     )
+    knee.add_argument(
+        "--budget",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="begin no level that may not end within so many s (its phases and --turn-timeout)",
+    )
     _judging(actions)
     _fleet(actions)
 

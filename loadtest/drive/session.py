@@ -5,6 +5,7 @@ Main thread of the command; blocking.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from shoal.loadtest.measure.totals import Totals
 
 from .collector import Kept, Row, Window, pick_worst
 from .fleet import FleetResult, Watcher, processes_for, run_fleet
-from .line import LineCounts
+from .line import LineCounts, now_s
 from .load import Mode, WorkerPlan
 from .saturation import Saturation
 from .scrape import Scrape
@@ -152,10 +153,34 @@ def _combined(
     )
 
 
-def find_knee(search: KneeSearch, run: Callable[[float], LevelResult]) -> list[LevelResult]:
-    """Run what ``search`` asks for until it knows; an interrupted level ends it."""
+_START_S = 3.0
+"""What starting and ending a level's processes may take."""
+
+
+def longest_level_s(plan: WorkerPlan, repeats: int) -> float:
+    """The most time that one level takes: its phases, and its last turn's patience."""
+    timing = plan.timing
+    phases_s = timing.warmup_s + timing.window_s + timing.cooldown_s
+    return repeats * (phases_s + plan.line_rules.turn_timeout_s + _START_S)
+
+
+def find_knee(
+    search: KneeSearch,
+    run: Callable[[float], LevelResult],
+    level_s: float = 0.0,
+    budget_s: float = math.inf,
+    clock: Callable[[], float] = now_s,
+) -> list[LevelResult]:
+    """Run what ``search`` asks for until it knows; an interrupted level ends it.
+
+    No level is begun that may not end within ``budget_s``: one takes ``level_s`` at most. The
+    first is run in any case.
+    """
     results: list[LevelResult] = []
+    end_s = clock() + budget_s
     while (level := search.next_level()) is not None:
+        if results and clock() + level_s > end_s:
+            break
         result = run(level)
         results.append(result)
         if not result.complete:

@@ -71,7 +71,11 @@ async def run_worker(
     report: Callable[[Progress], None],
     stopped: asyncio.Event,
 ) -> WorkerResult:
-    """Put on this process's share of the load; returns after the last turn, or when stopped."""
+    """Put on this process's share of the load; returns after the last turn, or when stopped.
+
+    Not before the window is over either, though its users were done, or it had none: a share of
+    a CPU over no time at all means nothing.
+    """
     target = find_target(plan.target)(plan.options)
     collector = Collector(
         window, plan.rules, plan.slo, plan.frame_s, plan.keep_rows, plan.keep_worst
@@ -104,6 +108,8 @@ async def run_worker(
     others = [asyncio.create_task(x) for x in (watch.run(), look_often(), stopped.wait())]
     await asyncio.wait((calling, others[2]), return_when=asyncio.FIRST_COMPLETED)
     complete = calling.done()
+    if complete and calling.exception() is None:
+        await asyncio.wait((health, others[2]), return_when=asyncio.FIRST_COMPLETED)
     if not complete:
         shorter_s = min(now_s(), window.to_s) - window.from_s
         collector.totals.window_s = max(1e-3, shorter_s)

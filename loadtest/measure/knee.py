@@ -38,15 +38,20 @@ class KneeSearch:
     @property
     def best(self) -> float | None:
         """The highest level that kept the SLO, below every one that did not."""
-        broken = self._lowest_broken()
+        broken = self.lowest_broken
         kept = [t.level for t in self.tried if t.kept and (broken is None or t.level < broken)]
         return max(kept, default=None)
+
+    @property
+    def lowest_broken(self) -> float | None:
+        """The lowest level that did not: the answer is below it."""
+        return min((t.level for t in self.tried if not t.kept), default=None)
 
     def next_level(self) -> float | None:
         """The level to try now, or ``None`` when the answer is known."""
         if not self.tried:
             return self._fit(self._start)
-        best, broken = self.best, self._lowest_broken()
+        best, broken = self.best, self.lowest_broken
         if broken is None:
             assert best is not None
             return self._fit(min(best * 2, self._highest)) if best < self._highest else None
@@ -61,9 +66,6 @@ class KneeSearch:
     def record(self, level: float, kept: bool) -> None:
         """How ``level`` went."""
         self.tried.append(Tried(level, kept))
-
-    def _lowest_broken(self) -> float | None:
-        return min((t.level for t in self.tried if not t.kept), default=None)
 
     def _fit(self, level: float) -> float:
         return float(round(level)) if self._whole else round(level, 3)

@@ -109,8 +109,10 @@ class Figures:
 
     @property
     def complete(self) -> bool:
-        """Ended as it should: by the server's end signal, or by our own interruption."""
-        return self.ending in (Ending.FINISHED, Ending.CUT)
+        """Ended as it should: with audio and the server's end signal, or by our interruption."""
+        if self.ending is Ending.FINISHED:
+            return Fault.NO_AUDIO not in self.faults
+        return self.ending is Ending.CUT
 
     def playout(self, prebuffer_s: float) -> PlayoutFigures | None:
         """The playback with this prebuffer, if there was any to simulate."""

@@ -53,6 +53,7 @@ def _histograms() -> dict[str, Histogram]:
 class Totals:
     """Sums, counts and histograms of the turns added; what concerns stalls is kept by prebuffer.
 
+    ``failed`` are turns offered that neither finished with audio nor were cut by us.
     ``window_audio_s`` is the audio that arrived inside the measuring window, whichever turn it
     belonged to: the base of frames/s. ``window_s`` is that window's length; merging processes
     keeps the longest (they ran side by side), :meth:`append` adds (they ran one after another).
@@ -65,6 +66,7 @@ class Totals:
     turns: int = 0
     cold_turns: int = 0
     good: int = 0
+    failed: int = 0
     audio_s: float = 0.0
     stale_audio_s: float = 0.0
     endings: Counter[str] = field(default_factory=Counter[str])
@@ -98,7 +100,9 @@ class Totals:
         self.endings[figures.ending.value] += 1
         self.faults.update(fault.value for fault in figures.faults)
         if not figures.complete:
-            self._count_error(detail or figures.ending.value)
+            self.failed += 1
+            silent = figures.ending is Ending.FINISHED
+            self._count_error("no audio" if silent else detail or figures.ending.value)
         self._count_playouts(figures)
         self._record("ttfa", figures.ttfa_s)
         self._record("ttfa_sent", figures.ttfa_sent_s)
@@ -136,15 +140,6 @@ class Totals:
         window_s = self.window_s + other.window_s
         self._take(other)
         self.window_s = window_s
-
-    @property
-    def failed(self) -> int:
-        """Turns offered that neither finished nor were cut by us."""
-        return sum(
-            count
-            for ending, count in self.endings.items()
-            if ending not in (Ending.FINISHED.value, Ending.CUT.value)
-        )
 
     @property
     def refused(self) -> int:
@@ -189,6 +184,7 @@ class Totals:
         self.turns += other.turns
         self.cold_turns += other.cold_turns
         self.good += other.good
+        self.failed += other.failed
         self.audio_s += other.audio_s
         self.stale_audio_s += other.stale_audio_s
         for mine, theirs in (

@@ -107,6 +107,8 @@ def _knee(search: KneeSearch | None, results: Sequence[LevelResult]) -> Json | N
     return {
         "mode": results[0].mode.value if results else None,
         "best": search.best,
+        "broken": search.lowest_broken,
+        "known": search.next_level() is None,
         "tried": [{"level": t.level, "kept": t.kept} for t in search.tried],
     }
 

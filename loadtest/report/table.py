@@ -85,12 +85,20 @@ def headline(result: Mapping[str, Any]) -> str:
         unit = units.get(knee["mode"] or "", "")
         if knee["best"] is None:
             return f"No level kept: {slo}"
-        return f"Highest level that kept the SLO: {knee['best']:g} {unit} ({slo})"
+        return f"Highest level that kept the SLO: {knee['best']:g} {unit}{_doubt(knee)} ({slo})"
     kept = [run for run in result["runs"] if run["totals"]["slo_kept"]]
     if not kept:
         return f"No level kept: {slo}"
     best = max(kept, key=lambda run: run["level"])
     return f"Highest level tried that kept the SLO: {best['level']:g} {units[best['mode']]} ({slo})"
+
+
+def _doubt(knee: Mapping[str, Any]) -> str:
+    """What a search that ended before it knew has left open."""
+    if knee.get("known", True):
+        return ""
+    broken = knee["broken"]
+    return ", none higher tried" if broken is None else f", below {broken:g} not searched out"
 
 
 def warnings(result: Mapping[str, Any]) -> list[str]:

@@ -191,6 +191,14 @@ async def test_a_truncation_that_nobody_declares_shows_in_the_sound_and_against_
     assert heard.figures.faults == {Fault.SHORT_FOR_TEXT, Fault.ABRUPT_TAIL}
 
 
+@pytest.mark.parametrize("target", ["shoal", "openai", "elevenlabs", "deepgram"])
+async def test_a_turn_without_a_sample_has_failed_though_it_ends_well(target: str) -> None:
+    heard = await one(Lie(audio_s=0.3, cut_short_s=0.3, declare_length=False), target=target)
+    assert heard.turn.ending is Ending.FINISHED
+    assert heard.figures.faults >= {Fault.NO_AUDIO} and not heard.figures.complete
+    assert heard.figures.ttfa_s is None
+
+
 @pytest.mark.parametrize(
     ("lie", "fault"),
     [

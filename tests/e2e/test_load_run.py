@@ -21,6 +21,7 @@ from shoal.loadtest.drive.collector import Row
 from shoal.loadtest.drive.line import now_s
 from shoal.loadtest.drive.load import Load, Mode, Timing, WorkerPlan
 from shoal.loadtest.drive.worker import WorkerResult, run_worker, window_of
+from shoal.loadtest.measure.histogram import Histogram
 from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.measure.metrics import Rules
 from shoal.loadtest.measure.slo import Slo
@@ -198,6 +199,30 @@ async def test_the_search_finds_the_room_that_the_server_has() -> None:
             assert result.totals.errors == {"HTTP 429 at the handshake": result.totals.refused}
         search.record(level, result.totals.verdict().kept)
     assert search.best == 7
+
+
+async def test_a_process_without_users_has_seen_the_window_too() -> None:
+    """With two processes and one user, the other one has nothing to do and says so."""
+    timing = Timing(ramp_s=0.0, warmup_s=0.1, window_s=0.5, cooldown_s=0.0)
+    plan = WorkerPlan(
+        "shoal",
+        TargetOptions("ws://127.0.0.1:9"),
+        Load(Mode.CLOSED, 1, cold_every_s=0.0),
+        timing,
+        Speech(),
+        Rules(24000),
+        Slo(),
+        0.05,
+        "seed",
+        worker=1,
+        workers=2,
+    )
+    window = window_of(timing, now_s())
+    result = await run_worker(plan, window, lambda _: None, asyncio.Event())
+    assert now_s() >= window.to_s
+    assert result.complete and result.totals.turns == 0
+    assert Histogram.decode(result.health.lag).count > 10
+    assert result.health.cpu_share < 0.75
 
 
 async def test_a_run_that_is_stopped_keeps_what_it_measured() -> None:

@@ -13,15 +13,18 @@ import soundfile
 from shoal.loadtest.drive.callers import heard_until_s
 from shoal.loadtest.drive.collector import Collector, Window, pick_worst
 from shoal.loadtest.drive.fleet import processes_for
-from shoal.loadtest.drive.line import Spoken
+from shoal.loadtest.drive.line import LineCounts, LineRules, Spoken
 from shoal.loadtest.drive.load import Load, Mode, Timing, WorkerPlan
 from shoal.loadtest.drive.recording import MAX_KEPT_BYTES, Recording
 from shoal.loadtest.drive.saturation import judge_client
+from shoal.loadtest.drive.session import LevelResult, find_knee, longest_level_s
 from shoal.loadtest.drive.worker import window_of
 from shoal.loadtest.measure.histogram import Histogram
+from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.measure.metrics import Rules
 from shoal.loadtest.measure.slo import Slo
 from shoal.loadtest.measure.timeline import Arrival, Ending, Kind, Turn
+from shoal.loadtest.measure.totals import Totals
 from shoal.loadtest.plan.text import Piece
 from shoal.loadtest.plan.turn_plan import Speech, TurnPlan
 from shoal.loadtest.plan.voices import Voice
@@ -264,6 +267,42 @@ def test_processes_follow_the_streams_and_never_outnumber_the_users() -> None:
 def test_a_plan_travels_to_its_process() -> None:
     one = plan(Mode.CONVERSATION, 4)
     assert pickle.loads(pickle.dumps(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "levels"),
+    [(10.0, [4]), (39.0, [4]), (40.0, [4, 8]), (1000.0, [4, 8, 16, 12, 10, 11])],
+)
+def test_a_search_begins_no_level_that_may_outlast_its_budget(
+    budget_s: float, levels: list[int]
+) -> None:
+    """Levels of 20 s that may take 20; the knee is at 10."""
+    at_s = 100.0
+    search = KneeSearch(4, 64)
+    ran: list[float] = []
+
+    def run_one(level: float) -> LevelResult:
+        nonlocal at_s
+        at_s += 20.0
+        ran.append(level)
+        totals = Totals(SLO, 0.05, window_s=1.0, turns=1, failed=int(level > 10))
+        totals.histograms["ttfa"].record(0.01)
+        return LevelResult(
+            Mode.CLOSED, level, totals, [], [], [], LineCounts(), [], [], {}, "", 1, True
+        )
+
+    find_knee(search, run_one, 20.0, budget_s, lambda: at_s)
+    assert ran == levels
+
+
+def test_a_level_lasts_as_long_as_its_last_turn_may() -> None:
+    short = replace(
+        plan(Mode.OPEN, 4),
+        timing=Timing(ramp_s=9.0, warmup_s=2.0, window_s=10.0, cooldown_s=1.0),
+        line_rules=LineRules(turn_timeout_s=8.0),
+    )
+    assert longest_level_s(short, 1) == pytest.approx(24.0)
+    assert longest_level_s(short, 3) == pytest.approx(72.0)
 
 
 def test_the_phases_follow_one_another() -> None:

@@ -162,6 +162,15 @@ def test_the_table_says_the_one_number_and_what_limits_it(result: dict[str, Any]
     assert "36 of 36 turns stalled" in text
 
 
+def test_a_search_that_was_ended_says_what_it_left_open(result: dict[str, Any]) -> None:
+    assert result["knee"]["known"] is False
+    assert "kept the SLO: 4 users, below 8 not searched out (" in table.headline(result)
+    higher = {**result["knee"], "broken": None}
+    assert "4 users, none higher tried (" in table.headline({**result, "knee": higher})
+    done = {**result["knee"], "known": True}
+    assert "kept the SLO: 4 users (TTFA" in table.headline({**result, "knee": done})
+
+
 def test_without_a_search_the_best_level_tried_is_the_headline(result: dict[str, Any]) -> None:
     assert "Highest level tried" in table.headline({**result, "knee": None})
     broken = {**result, "knee": None, "runs": result["runs"][1:]}

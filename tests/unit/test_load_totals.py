@@ -114,6 +114,20 @@ def test_cold_turns_are_beside_and_not_in_the_warm_figures() -> None:
     assert found.percentiles("connect")["p50"] == pytest.approx(0.3, rel=1e-3)
 
 
+def test_a_turn_that_ends_well_but_says_nothing_has_failed() -> None:
+    mute = replace(
+        GOOD, ttfa_s=None, audible_s=None, audio_s=0.0, playouts=(), gaps_s=(),
+        faults=frozenset({Fault.NO_AUDIO}),
+    )  # fmt: skip
+    found = totals(GOOD, mute)
+    assert (found.turns, found.good, found.failed) == (2, 1, 1)
+    assert found.errors == {"no audio": 1}
+    assert not found.verdict().kept and "1 of 2 turns failed" in found.verdict().reasons[0]
+    twice = totals(GOOD, mute)
+    twice.merge(found)
+    assert twice.failed == 2
+
+
 def test_a_cold_turn_that_failed_is_an_error_but_breaks_no_promise_of_the_warm() -> None:
     found = totals(GOOD, replace(REFUSED, kind=Kind.COLD))
     assert found.errors == {"cold turn: HTTP 429": 1}
