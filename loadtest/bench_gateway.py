@@ -14,8 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
@@ -81,10 +83,23 @@ def measure(streams: int, flags: argparse.Namespace) -> dict[str, object]:
                 questions.send(True)
                 marks.append(questions.recv())
             results = [future.result() for future in heard]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            parts = _parts(page.read().decode())
     finally:
         server.kill()
         server.join()
-    return _figures(streams, marks[0], marks[1], results)
+    return {**_figures(streams, marks[0], marks[1], results), "ttfa_parts_ms": parts}
+
+
+def _parts(page: str) -> dict[str, float]:
+    """The mean of each part of a turn's way to its first audio, by the server's own count."""
+    found = dict(re.findall(r"^shoal_ttfa_part_seconds_(\S+) (\S+)$", page, re.MULTILINE))
+    return {
+        part: round(1e3 * float(found[f'sum{{part="{part}"}}']) / max(1.0, float(count)), 2)
+        for key, count in found.items()
+        if key.startswith("count")
+        for part in re.findall(r'"(\w+)"', key)
+    }
 
 
 def _figures(

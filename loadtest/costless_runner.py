@@ -67,8 +67,8 @@ class CostlessRunner:
             pcm_batch_frames=_PCM_BATCH_FRAMES,
         )
         self._device = device
-        self._generations = np.zeros(slots, np.int64)
-        self._left = np.zeros(slots, np.int64)
+        self._generations = np.zeros(slots, np.int32)
+        self._left = np.zeros(slots, np.int32)
         self._flying: deque[tuple[StepPlan, float, Int32Array, tuple[int, ...]]] = deque()
         self._free_s = 0.0
         draw = np.random.default_rng(0)

@@ -128,6 +128,12 @@ class Outbox:
         """An upper bound of the bytes handed out and not known to be acknowledged."""
         return self._wire_bytes
 
+    @property
+    def must_ask(self) -> bool:
+        """Whether it matters how much of what was handed out is acknowledged by now: the answer
+        is a system call away, and what is not known counts as not acknowledged."""
+        return self._paused or self.wire_full or self.held_s > self._high_s
+
     def unacknowledged(self, wire_bytes: int) -> None:
         """So many of the bytes handed out last are still on their way."""
         while self._wire and self._wire_bytes - self._wire[0][0] >= wire_bytes:

@@ -86,7 +86,8 @@ class Writer:
                 poll_s = min(2 * poll_s, POLL_MOST_S)
 
     def _flow(self) -> None:
-        self._outbox.unacknowledged(self._link.unacknowledged_bytes())
+        if self._outbox.must_ask:
+            self._outbox.unacknowledged(self._link.unacknowledged_bytes())
         change = self._outbox.pause_change()
         if change is not None:
             self._on_flow(change)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
-from shoal.engine.api import Cancel, Event, Opened, Pcm, StreamId
+import pytest
+
+from shoal.engine.api import Cancel, Event, Finished, Opened, Pcm, StreamId, Timing
 from shoal.engine.fake import FakeEngine
-from shoal.realtime.hub import Hub
+from shoal.realtime.hub import SLICE_S, Hub
+from tests.fakes import ManualClock
 
 S, T = StreamId(1), StreamId(2)
 
@@ -22,6 +26,9 @@ class CountingLoop:
     def call_soon_threadsafe(self, callback: object) -> None:
         if self.closed:
             raise RuntimeError("Event loop is closed")
+        self.scheduled.append(callback)
+
+    def call_soon(self, callback: object) -> None:
         self.scheduled.append(callback)
 
     def is_closed(self) -> bool:
@@ -83,6 +90,56 @@ def test_a_stream_forgotten_within_a_batch_gets_no_more_of_it() -> None:
     hub.deliver([pcm(S, 0), pcm(S, 1)])
     loop.run()
     assert got == [pcm(S, 0)]
+
+
+def slowly(clock: ManualClock, got: list[Event]) -> Callable[[Event], None]:
+    """Takes every event, for half a slice."""
+
+    def take(event: Event) -> None:
+        clock.tick(0.5 * SLICE_S)
+        got.append(event)
+
+    return take
+
+
+def test_a_long_batch_is_handed_out_in_slices_between_which_others_have_a_turn() -> None:
+    loop, clock, got = CountingLoop(), ManualClock(), list[Event]()
+    hub = Hub(RecordingEngine(), loop, lambda _: None, clock)  # type: ignore[arg-type]
+    hub.register(S, slowly(clock, got))
+    hub.deliver([pcm(S, seq) for seq in range(5)])
+    loop.scheduled.append(lambda: got.append(Opened(T, 0.0, True)))
+    loop.run()
+    assert [event.stream for event in got] == [S, S, T, S, S, S]
+
+
+def test_a_first_sound_passes_others_later_sound_and_none_of_its_own_stream() -> None:
+    loop, clock, got = CountingLoop(), ManualClock(), list[Event]()
+    hub = Hub(RecordingEngine(), loop, lambda _: None, clock)  # type: ignore[arg-type]
+    hub.register(S, slowly(clock, got))
+    hub.register(T, slowly(clock, got))
+    late, end = [pcm(S, seq) for seq in range(4)], Finished(S, 4, 4, 1)
+    first = Pcm(T, 0, b"\0\0", Timing(0.0, 0.0, 0.0, 0.0))
+    hub.deliver([*late, end])
+    hub.deliver([first, pcm(T, 1)])
+    loop.run()
+    assert got == [*late[:2], first, *late[2:], end, pcm(T, 1)]
+
+
+def test_a_receiver_that_raises_holds_nobody_else_up_for_ever() -> None:
+    hub, loop, _ = make()
+    got = list[Event]()
+
+    def fail(_: Event) -> None:
+        raise RuntimeError("a receiver's bug")
+
+    hub.register(S, fail)
+    hub.register(T, got.append)
+    hub.deliver([pcm(S, 0), pcm(T, 0)])
+    with pytest.raises(RuntimeError):
+        loop.run()
+    hub.deliver([pcm(T, 1)])
+    loop.run()
+    assert got == [pcm(T, 0), pcm(T, 1)]
 
 
 def test_ids_are_never_used_twice() -> None:
