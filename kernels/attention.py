@@ -18,10 +18,10 @@ import triton.language as tl
 
 from .cascade import prefix_attention, shared_blocks
 from .heads import store_heads
+from .kv import Pages, page_scales, page_values
 from .norm import NormedRows
 from .pages import (
     LOG2_E,
-    SCHEDULE,
     SPLITS,
     TOGETHER,
     Heads,
@@ -29,10 +29,11 @@ from .pages import (
     Workspace,
     attend,
     block_tokens,
-    check_pages,
+    check_heads,
     cut_of,
     fold,
     prefetch_block,
+    schedule_of,
     store_outputs,
 )
 from .quantise import Fp8Rows
@@ -46,7 +47,9 @@ TOGETHER_ROWS = 64
 def decode_kernel(
     QUERIES,
     KEYS,
+    KEY_SCALES,
     VALUES,
+    VALUE_SCALES,
     TABLES,
     table_stride,
     SLOTS,
@@ -70,6 +73,7 @@ def decode_kernel(
     TIMES: tl.constexpr,
     CASCADE: tl.constexpr,
     QUANT: tl.constexpr,
+    NARROW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """grid (M, HKV, SPLITS / EACH): EACH (1 or TOGETHER) stretches of a row's context."""
@@ -96,7 +100,9 @@ def decode_kernel(
         own = tl.maximum(split, done)
         first = tl.maximum(own * each, shared)
         if PDL:
-            prefetch_block(KEYS, VALUES, table, h, first, HKV, D, PAGE, BT)
+            prefetch_block(
+                KEYS, KEY_SCALES, VALUES, VALUE_SCALES, table, h, first, HKV, D, PAGE, BT, NARROW
+            )
         wait_for_previous(PDL)
         let_next_start(PDL)
         r = tl.arange(0, R)
@@ -122,7 +128,9 @@ def decode_kernel(
         top, total, acc, past_top, past_total, past = attend(
             q,
             KEYS,
+            KEY_SCALES,
             VALUES,
+            VALUE_SCALES,
             table,
             h,
             first,
@@ -141,6 +149,7 @@ def decode_kernel(
             PAGE,
             BT,
             FOLD=EACH > 1,
+            NARROW=NARROW,
         )
         if EACH > 1:
             top, total, acc = fold(past_top, past_total, past, top, total, acc)
@@ -243,8 +252,8 @@ def decode_attention(
     qkv: torch.Tensor,
     normed: NormedRows | None,
     heads: Heads,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys: Pages,
+    values: Pages,
     tables: torch.Tensor,
     slots: torch.Tensor,
     positions: torch.Tensor,
@@ -253,7 +262,7 @@ def decode_attention(
     *,
     prefix: torch.Tensor | None = None,
     groups: torch.Tensor | None = None,
-    schedule: Schedule = SCHEDULE,
+    schedule: Schedule | None = None,
     together: bool | None = None,
     pdl: bool = False,
 ) -> None:
@@ -262,7 +271,7 @@ def decode_attention(
     ``qkv`` [S, M, (HQ + 2 HKV) D] fp32 partials, or bf16 with S 1; ``normed``: the rows they came
     from, when their rms factor is still to be applied. ``tables`` int32 [slots, pages], ``slots``
     and ``positions`` int32 [M]: row m is token ``positions[m]`` of the context of ``slots[m]``.
-    ``out``: bf16 rows, or quantised ones when D is 128.
+    ``out``: bf16 rows, or quantised ones when D is 128. ``schedule``: that of the pages' kind.
 
     Sharing: ``groups`` int32 [groups, 16] lists rows whose first tokens lie in the same pages; -1
     for none, the first entry -1 for a group that is not used. ``prefix`` int32 [M, 2]: how many
@@ -271,8 +280,9 @@ def decode_attention(
     than that, or cut otherwise, is left to itself.
     """
     quant = isinstance(out, Fp8Rows)
-    page = keys.shape[2]
-    check_pages(keys, values, quant, heads)
+    narrow = check_heads(keys, values, quant, heads)
+    page = page_values(keys).shape[2]
+    schedule = schedule or schedule_of(keys)
     m = qkv.shape[1]
     queries = work.queries[:m]
     weights = None
@@ -300,8 +310,10 @@ def decode_attention(
     each = TOGETHER if together else 1
     decode_kernel[(m, heads.keys, SPLITS // each)](
         queries,
-        keys,
-        values,
+        page_values(keys),
+        page_scales(keys),
+        page_values(values),
+        page_scales(values),
         tables,
         tables.stride(0),
         slots,
@@ -325,6 +337,7 @@ def decode_attention(
         TIMES=max(1, schedule.columns * heads.keys // heads.queries),
         CASCADE=cascade,
         QUANT=quant,
+        NARROW=narrow,
         PDL=pdl,
         **launch_options(warps=schedule.warps, stages=schedule.stages, pdl=pdl),
     )

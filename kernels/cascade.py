@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .kv import Pages, page_scales, page_values
 from .pages import (
     LOG2_E,
     SPLITS,
@@ -20,7 +21,7 @@ from .pages import (
     Workspace,
     attend,
     block_tokens,
-    check_pages,
+    check_heads,
     cut_of,
     prefetch_block,
 )
@@ -49,7 +50,9 @@ def shared_blocks(
 def prefix_kernel(
     QUERIES,
     KEYS,
+    KEY_SCALES,
     VALUES,
+    VALUE_SCALES,
     TABLES,
     table_stride,
     SLOTS,
@@ -67,6 +70,7 @@ def prefix_kernel(
     ROWS: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr,
     SPLITS: tl.constexpr,
+    NARROW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """grid (groups, HKV, SPLITS)."""
@@ -85,7 +89,9 @@ def prefix_kernel(
     if first < shared:
         table = TABLES + tl.load(SLOTS + leader).to(tl.int64) * table_stride
         if PDL:
-            prefetch_block(KEYS, VALUES, table, h, first, HKV, D, PAGE, BT)
+            prefetch_block(
+                KEYS, KEY_SCALES, VALUES, VALUE_SCALES, table, h, first, HKV, D, PAGE, BT, NARROW
+            )
         r = tl.arange(0, R)
         d = tl.arange(0, D)
         row = tl.load(GROUPS + group * ROWS + r // GQ)
@@ -100,7 +106,9 @@ def prefix_kernel(
         top, total, acc, _, _, _ = attend(
             tl.load(QUERIES + at[:, None] * D + d[None, :]),
             KEYS,
+            KEY_SCALES,
             VALUES,
+            VALUE_SCALES,
             table,
             h,
             first,
@@ -119,6 +127,7 @@ def prefix_kernel(
             PAGE,
             BT,
             FOLD=False,
+            NARROW=NARROW,
         )
         slot = at * SPLITS + split
         tl.store(OUTPUTS + slot[None, :] * D + d[:, None], acc, mask=live[None, :])
@@ -132,8 +141,8 @@ def prefix_kernel(
 def prefix_attention(
     queries: torch.Tensor,
     heads: Heads,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys: Pages,
+    values: Pages,
     tables: torch.Tensor,
     slots: torch.Tensor,
     positions: torch.Tensor,
@@ -149,12 +158,14 @@ def prefix_attention(
     ``prefix`` int32 [M, 2] and ``groups`` int32 [groups, 16] as in ``attention.decode_attention``,
     and the schedule that it uses.
     """
-    check_pages(keys, values, False, heads)
-    page = keys.shape[2]
+    narrow = check_heads(keys, values, False, heads)
+    page = page_values(keys).shape[2]
     prefix_kernel[(groups.shape[0], heads.keys, SPLITS)](
         queries,
-        keys,
-        values,
+        page_values(keys),
+        page_scales(keys),
+        page_values(values),
+        page_scales(values),
         tables,
         tables.stride(0),
         slots,
@@ -172,6 +183,7 @@ def prefix_attention(
         ROWS=GROUP_ROWS,
         SPLIT_TOKENS=schedule.split_tokens,
         SPLITS=SPLITS,
+        NARROW=narrow,
         PDL=pdl,
         **launch_options(warps=schedule.warps, stages=schedule.stages, pdl=pdl),
     )

@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .pages import LOG2_E, TILE_TOKENS, Heads, block_tokens, check_pages
+from .kv import Pages, page_scales, page_values
+from .pages import LOG2_E, RAISED, TILE_TOKENS, Heads, block_tokens, check_heads, narrow_queries
 from .quantise import Fp8Rows
 from .rounding import bf16, dot, launch_options, quantise_rows
 
@@ -21,7 +22,9 @@ from .rounding import bf16, dot, launch_options, quantise_rows
 def extend_kernel(
     Q,
     KEYS,
+    KEY_SCALES,
     VALUES,
+    VALUE_SCALES,
     TABLES,
     table_stride,
     TILES,
@@ -36,6 +39,7 @@ def extend_kernel(
     BT: tl.constexpr,
     TILE: tl.constexpr,
     QUANT: tl.constexpr,
+    NARROW: tl.constexpr,
 ):
     """grid (tiles, HKV)."""
     GQ: tl.constexpr = HQ // HKV
@@ -56,6 +60,8 @@ def extend_kernel(
         t = tl.arange(0, BT)
         at = (token.to(tl.int64) * HQ + heads)[:, None] * D + d[None, :]
         q = tl.load(Q + at, mask=live[:, None], other=0.0)
+        if NARROW:
+            q = narrow_queries(q, scale)
         last = start + count
         top = tl.full([R], float("-inf"), tl.float32)
         total = tl.zeros([R], tl.float32)
@@ -63,7 +69,8 @@ def extend_kernel(
         for block in tl.range(0, tl.cdiv(last, BT)):
             first = block * BT
             page = tl.load(table + first // PAGE).to(tl.int64)
-            base = ((page * HKV + h) * PAGE + first % PAGE) * D
+            row = (page * HKV + h) * PAGE + first % PAGE
+            base = row * D
             k = tl.load(KEYS + base + t[None, :] * D + d[:, None])
             v = tl.load(
                 VALUES + base + t[:, None] * D + d[None, :],
@@ -71,13 +78,24 @@ def extend_kernel(
                 other=0.0,
             )
             seen = first + t[None, :] <= tl.minimum(position, last - 1)[:, None]
-            score = tl.where(seen, dot(q, k) * scale, float("-inf"))
+            if NARROW:
+                by_key = tl.load(KEY_SCALES + row + t)
+                by_value = tl.load(VALUE_SCALES + row + t, mask=first + t < last, other=0.0)
+                score = dot(q, k.to(tl.float16)) * by_key[None, :]
+            else:
+                score = dot(q, k) * scale
+            score = tl.where(seen, score, float("-inf"))
             # Every row sees token 0, so the maximum is finite from the first block on.
             higher = tl.maximum(top, tl.max(score, axis=1))
             fade = tl.exp2(top - higher)
-            p = tl.exp2(score - higher[:, None])
+            if NARROW:
+                p = tl.exp2(score - (higher - RAISED)[:, None])
+                more = dot((p * by_value[None, :]).to(tl.float16), v.to(tl.float16))
+            else:
+                p = tl.exp2(score - higher[:, None])
+                more = dot(bf16(p), v)
             total = total * fade + tl.sum(p, axis=1)
-            acc = acc * fade[:, None] + dot(bf16(p), v)
+            acc = acc * fade[:, None] + more
             top = higher
         y = bf16(acc / total[:, None])
         if QUANT:
@@ -91,8 +109,8 @@ def extend_kernel(
 def extend_attention(
     queries: torch.Tensor,
     heads: Heads,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys: Pages,
+    values: Pages,
     tables: torch.Tensor,
     tiles: torch.Tensor,
     out: torch.Tensor | Fp8Rows,
@@ -104,13 +122,15 @@ def extend_attention(
     its last token here.
     """
     quant = isinstance(out, Fp8Rows)
-    check_pages(keys, values, quant, heads)
-    page = keys.shape[2]
+    narrow = check_heads(keys, values, quant, heads)
+    page = page_values(keys).shape[2]
     rows = TILE_TOKENS * (heads.queries // heads.keys)
     extend_kernel[(triton.cdiv(queries.shape[0], TILE_TOKENS), heads.keys)](
         queries,
-        keys,
-        values,
+        page_values(keys),
+        page_scales(keys),
+        page_values(values),
+        page_scales(values),
         tables,
         tables.stride(0),
         tiles,
@@ -125,5 +145,6 @@ def extend_attention(
         BT=block_tokens(page),
         TILE=TILE_TOKENS,
         QUANT=quant,
+        NARROW=narrow,
         **launch_options(warps=8 if rows >= 128 else 4, stages=3),
     )

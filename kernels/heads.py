@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .kv import Fp8Pages, Pages, page_scales, page_values
 from .norm import NormedRows, load_squares, rms_factor
 from .pages import TILE_TOKENS
 from .rounding import (
@@ -18,6 +19,7 @@ from .rounding import (
     let_next_start,
     load_split_sum,
     on_bf16_grid,
+    quantise_rows,
     wait_for_previous,
 )
 
@@ -83,7 +85,9 @@ def store_heads_kernel(
     POSITIONS,
     TILES,
     KEYS,
+    KEY_SCALES,
     VALUES,
+    VALUE_SCALES,
     OUT,
     M,
     K,
@@ -99,6 +103,7 @@ def store_heads_kernel(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     DECODE: tl.constexpr,
+    NARROW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """grid (M, HKV): one token's queries of a kv head to OUT, its key and value to their page.
@@ -144,9 +149,18 @@ def store_heads_kernel(
     k = rotate_heads(k, cos, sin, 1, D)
     out = tl.cast(m, tl.int64) * (HQ * D) + heads[:, None] * D + d[None, :]
     tl.store(OUT + out, bf16(q), mask=live[:, None] & live_row[:, None])
-    at = ((page * HKV + h) * PAGE + position % PAGE) * D + one[:, None] * D + d[None, :]
-    tl.store(KEYS + at, bf16(k), mask=live_row[:, None])
-    tl.store(VALUES + at, bf16(v * factor), mask=live_row[:, None])
+    token = (page * HKV + h) * PAGE + position % PAGE
+    at = token * D + one[:, None] * D + d[None, :]
+    if NARROW:
+        k, by_key = quantise_rows(k)
+        v, by_value = quantise_rows(on_bf16_grid(v * factor))
+        tl.store(KEYS + at, k, mask=live_row[:, None])
+        tl.store(VALUES + at, v, mask=live_row[:, None])
+        tl.store(KEY_SCALES + token + one, by_key, mask=live_row)
+        tl.store(VALUE_SCALES + token + one, by_value, mask=live_row)
+    else:
+        tl.store(KEYS + at, bf16(k), mask=live_row[:, None])
+        tl.store(VALUES + at, bf16(v * factor), mask=live_row[:, None])
 
 
 def store_heads(
@@ -155,8 +169,8 @@ def store_heads(
     qk_weights: tuple[torch.Tensor, torch.Tensor] | None,
     rope: tuple[torch.Tensor, torch.Tensor],
     table: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys: Pages,
+    values: Pages,
     queries: torch.Tensor,
     eps: float,
     *,
@@ -168,16 +182,17 @@ def store_heads(
 
     ``qkv`` [S, M, (HQ + 2 HKV) D] fp32 partials or bf16 (S 1); ``normed``: the rows it came from,
     when their rms factor is still to be applied. ``qk_weights``: bf16 [D] each, or None.
-    ``keys``/``values`` bf16 [pages, HKV, page, D] are written; ``queries`` bf16 [M, HQ, D] is the
-    output. Prefill: ``tiles`` int32 [ceil(M / TILE_TOKENS), 3] (``pages.tiles_of``, then zeros)
-    says which rows are which tokens of which context in ``table``; of the others nothing is
-    written. Decode: ``rows`` is (slots, positions), int32 [M] each. ``table`` int32 [contexts or
-    slots, pages]. ValueError unless exactly one of ``tiles`` and ``rows`` is given.
+    ``keys``/``values`` [pages, HKV, page, D] are written, FP8 ones rounded to bf16 and then
+    quantised; ``queries`` bf16 [M, HQ, D] is the output. Prefill: ``tiles`` int32
+    [ceil(M / TILE_TOKENS), 3] (``pages.tiles_of``, then zeros) says which rows are which tokens of
+    which context in ``table``; of the others nothing is written. Decode: ``rows`` is (slots,
+    positions), int32 [M] each. ``table`` int32 [contexts or slots, pages]. ValueError unless
+    exactly one of ``tiles`` and ``rows`` is given.
     """
     if (tiles is None) == (rows is None):
         raise ValueError("prefill has tiles, decode has rows")
     m, hq, d = queries.shape
-    hkv = keys.shape[1]
+    _, hkv, page, _ = page_values(keys).shape
     qn, kn = qk_weights if qk_weights is not None else (rope[0], rope[0])
     squares = qkv if normed is None else normed.squares
     depth = 128 if normed is None else normed.rows.values.shape[1]
@@ -195,8 +210,10 @@ def store_heads(
         slots,
         positions,
         table if tiles is None else tiles,
-        keys,
-        values,
+        page_values(keys),
+        page_scales(keys),
+        page_values(values),
+        page_scales(values),
         queries,
         m,
         depth,
@@ -209,9 +226,10 @@ def store_heads(
         HKV=hkv,
         GQ2=triton.next_power_of_2(hq // hkv),
         D=d,
-        PAGE=keys.shape[2],
+        PAGE=page,
         TILE=TILE_TOKENS,
         DECODE=rows is not None,
+        NARROW=isinstance(keys, Fp8Pages),
         PDL=pdl,
         **launch_options(warps=2, pdl=pdl),
     )

@@ -1,7 +1,9 @@
 """What every attention over pages shares: the shape of a layer's heads, the inner loop, the output.
 
-Pages are bf16 ``[pages, kv heads, page, head dim]``, so the tokens of a page lie together for each
-head. A page is a multiple of 32 tokens.
+How keys and values lie in pages is told in ``kv``. FP8 ones (NARROW) go to the matrix unit as f16,
+as which e4m3 is exact and the device has an instruction for it; so do the queries, with the
+softmax's scale in them, and the probabilities. A key's own scale multiplies its scores, a value's
+its probabilities, so that no tile is scaled.
 """
 
 from __future__ import annotations
@@ -13,9 +15,16 @@ import torch
 import triton
 import triton.language as tl
 
+from .kv import Fp8Pages, Pages, check_pages
 from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows
 
 LOG2_E = 1.4426950408889634
+LIFT = 8.0
+"""Powers of two by which probabilities of FP8 values are raised before they are rounded to f16.
+They are multiplied by a scale, which is a 448th of the largest of a head's values, and would be
+lost where f16 becomes coarse; their sum is raised alike, so that nothing has to be undone. Values
+up to 2^16 448 / 2^8 = 114,000 do not overflow."""
+RAISED = tl.constexpr(LIFT)
 SPLITS = 8
 """Most stretches of a context."""
 TOGETHER = 4
@@ -49,6 +58,8 @@ class Schedule:
 
 
 SCHEDULE = Schedule(32, 256, 3)
+FP8_SCHEDULE = Schedule(32, 256, 3)
+"""Of FP8 pages. Contexts are cut as with bf16 ones: the host shares prefixes by that alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,16 +118,28 @@ def cut_of(length, SPLIT_TOKENS: tl.constexpr, SPLITS: tl.constexpr):
 
 @triton.jit
 def prefetch_block(
-    KEYS, VALUES, TABLE, h, block, HKV: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    BT: tl.constexpr,
+    KEYS, KEY_SCALES, VALUES, VALUE_SCALES, TABLE, h, block, HKV: tl.constexpr, D: tl.constexpr,
+    PAGE: tl.constexpr, BT: tl.constexpr, NARROW: tl.constexpr,
 ):  # fmt: skip
     """Ask L2 for a block's keys and values, which lie together for each head."""
     if not EMULATE:
         page = tl.load(TABLE + block * BT // PAGE).to(tl.int64)
-        base = ((page * HKV + h) * PAGE + block * BT % PAGE) * D
-        line = base + tl.arange(0, BT * D // 64) * 64
+        token = (page * HKV + h) * PAGE + block * BT % PAGE
+        each: tl.constexpr = 128 if NARROW else 64
+        line = token * D + tl.arange(0, BT * D // each) * each
         prefetch_lines(KEYS + line)
         prefetch_lines(VALUES + line)
+        if NARROW:
+            # A head's scales of a block of 32 are a line.
+            line = token + tl.arange(0, BT // 16) * 16
+            prefetch_lines(KEY_SCALES + line)
+            prefetch_lines(VALUE_SCALES + line)
+
+
+@triton.jit
+def narrow_queries(q, scale):
+    """bf16 queries as f16, ``scale`` in them."""
+    return (q.to(tl.float32) * scale).to(tl.float16)
 
 
 @triton.jit
@@ -140,7 +163,9 @@ def fold(top, total, acc, more_top, more_total, more):
 def attend(
     q,
     KEYS,
+    KEY_SCALES,
     VALUES,
+    VALUE_SCALES,
     TABLE,
     h,
     first,
@@ -159,6 +184,7 @@ def attend(
     PAGE: tl.constexpr,
     BT: tl.constexpr,
     FOLD: tl.constexpr,
+    NARROW: tl.constexpr,
 ):
     """Fold blocks [first, last) of a context of ``end`` tokens into a softmax's running sums.
 
@@ -169,12 +195,13 @@ def attend(
     """
     t = tl.arange(0, BT)
     inside = t[:, None] * D + tl.arange(0, D)[None, :]
-    queries = tl.trans(q)
+    queries = tl.trans(narrow_queries(q, scale) if NARROW else q)
     # Page numbers are fetched one block ahead: the compiler does not pipeline what is no tile.
     next_page = tl.load(TABLE + first * BT // PAGE)
     for block in tl.range(first, last):
         token = block * BT
-        base = ((next_page.to(tl.int64) * HKV + h) * PAGE + token % PAGE) * D
+        row = (next_page.to(tl.int64) * HKV + h) * PAGE + token % PAGE
+        base = row * D
         next_page = tl.load(TABLE + tl.minimum(block + 1, last - 1) * BT // PAGE)
         if FOLD:
             if block % each == 0:
@@ -186,12 +213,23 @@ def attend(
         k = tl.load(KEYS + base + inside)
         # What lies behind the end may be anything, and zero times it must be zero.
         v = tl.load(VALUES + base + inside, mask=seen, other=0.0)
-        score = tl.where(seen, dot(k, queries) * scale, float("-inf"))
+        if NARROW:
+            by_key = tl.load(KEY_SCALES + row + t)
+            by_value = tl.load(VALUE_SCALES + row + t, mask=token + t < end, other=0.0)
+            score = dot(k.to(tl.float16), queries) * by_key[:, None]
+        else:
+            score = dot(k, queries) * scale
+        score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, axis=0))
         fade = tl.exp2(top - higher)
-        p = tl.exp2(score - higher[None, :])
+        if NARROW:
+            p = tl.exp2(score - (higher - RAISED)[None, :])
+            more = dot(tl.trans(v.to(tl.float16)), (p * by_value[:, None]).to(tl.float16))
+        else:
+            p = tl.exp2(score - higher[None, :])
+            more = dot(tl.trans(v), bf16(p))
         total = total * fade + tl.sum(p, axis=0)
-        acc = acc * fade[None, :] + dot(tl.trans(v), bf16(p))
+        acc = acc * fade[None, :] + more
         top = higher
     return top, total, acc, past_top, past_total, past
 
@@ -234,16 +272,17 @@ def block_tokens(page: int, most: int = 64) -> int:
     return most if page % most == 0 else 32
 
 
-def check_pages(keys: torch.Tensor, values: torch.Tensor, quant: bool, heads: Heads) -> None:
-    """ValueError for pages or heads that the kernels cannot serve."""
-    shape = (keys.shape[0], heads.keys, keys.shape[2], heads.dim)
-    if keys.shape != shape or values.shape != shape or keys.shape[2] % 32:
-        raise ValueError(
-            f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not "
-            f"[pages, {heads.keys}, a multiple of 32, {heads.dim}]"
-        )
+def schedule_of(keys: Pages) -> Schedule:
+    """The one in use for pages of this kind."""
+    return FP8_SCHEDULE if isinstance(keys, Fp8Pages) else SCHEDULE
+
+
+def check_heads(keys: Pages, values: Pages, quant: bool, heads: Heads) -> bool:
+    """Whether pages are FP8. ValueError for pages or heads that the kernels cannot serve."""
+    narrow = check_pages(keys, values, heads.keys, heads.dim)
     if quant and heads.dim != 128:
         raise ValueError(f"a head of {heads.dim} is no quantisation group")
+    return narrow
 
 
 def attention_reference(
@@ -258,6 +297,25 @@ def attention_reference(
     return torch.einsum("hlt,thd->lhd", score.masked_fill(hidden, float("-inf")).softmax(-1), v)
 
 
-def gather_pages(pages: torch.Tensor, table: torch.Tensor, tokens: int) -> torch.Tensor:
-    """[tokens, HKV, D]: a context out of pages [pages, HKV, page, D]."""
-    return pages[table.long()].transpose(1, 2).flatten(0, 1)[:tokens]
+def fp8_attention_reference(
+    q: torch.Tensor, keys: Fp8Pages, values: Fp8Pages, first: int
+) -> torch.Tensor:
+    """fp32 [L, HQ, D]: causal attention over FP8 keys and values [T, HKV, D] of queries bf16
+    [L, HQ, D] of tokens ``first`` onwards, with the kernels' roundings to f16.
+
+    Products are exact. The kernels round probabilities against the largest score so far and this
+    one against the largest of all: the results agree to about what those roundings are worth.
+    """
+    length, hq, d = q.shape
+    group = hq // keys.values.shape[1]
+    k, v = (t.values.double().repeat_interleave(group, 1) for t in (keys, values))
+    ks, vs = (t.scales.double().repeat_interleave(group, 1) for t in (keys, values))
+    narrow = (q.float() * (LOG2_E * d**-0.5)).half().double()
+    score = torch.einsum("lhd,thd->hlt", narrow, k) * ks.t()[:, None]
+    t = torch.arange(len(k), device=q.device)
+    hidden = t[None, :] > first + torch.arange(length, device=q.device)[:, None]
+    score = score.masked_fill(hidden, float("-inf"))
+    p = torch.exp2(score - score.amax(-1, keepdim=True) + LIFT)
+    weighted = (p * vs.t()[:, None]).half().double()
+    y = torch.einsum("hlt,thd->lhd", weighted, v)
+    return (y / p.sum(-1).t()[..., None]).float()

@@ -19,13 +19,13 @@ import torch
 
 from shoal.kernels.attention import decode_attention
 from shoal.kernels.heads import rope_tables
+from shoal.kernels.kv import gather_pages
 from shoal.kernels.pages import (
     Heads,
     Schedule,
     Workspace,
     attention_reference,
     cut_on_host,
-    gather_pages,
 )
 
 HQ, HKV, DIM, PAGE = 32, 8, 128, 64

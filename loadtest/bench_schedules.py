@@ -15,8 +15,9 @@ import torch
 from torch.nn import functional as F
 
 from shoal.kernels.attention import decode_attention
+from shoal.kernels.kv import gather_pages
 from shoal.kernels.norm import NormedRows
-from shoal.kernels.pages import SCHEDULE, Schedule, attention_reference, cut_on_host, gather_pages
+from shoal.kernels.pages import SCHEDULE, Schedule, attention_reference, cut_on_host
 from shoal.kernels.quantise import Fp8Rows
 
 from .bench_layer import DIM, HKV, HQ, PAGE, Bench, Step, random

@@ -35,7 +35,9 @@ class Compiled:
 INSTRUCTIONS = {
     "wgmma_fp8": r"wgmma\.mma_async\S*e4m3\.e4m3",
     "wgmma_bf16": r"wgmma\.mma_async\S*bf16\.bf16",
+    "wgmma_f16": r"wgmma\.mma_async\S*f32\.f16\.f16",
     "wgmma": r"wgmma\.mma_async",
+    "widened": r"cvt\.rn\.f16x2\.e4m3x2",
     "mma": r"\bmma\.sync",
     "mma_block_scaled": r"mma\.sync\S*kind::mxf8f6f4\S*block_scale\S*ue8m0",
     "tma": r"cp\.async\.bulk\.tensor",
@@ -169,6 +171,7 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     from shoal.kernels.extend import extend_attention
     from shoal.kernels.fast_attention import fast_attention
     from shoal.kernels.heads import rope_tables, store_heads
+    from shoal.kernels.kv import quantise_heads
     from shoal.kernels.norm import NormedRows
     from shoal.kernels.pages import Heads, Workspace
     from shoal.kernels.quantise import Fp8Rows
@@ -182,32 +185,32 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     number = torch.zeros(m, dtype=torch.int32)
     table = torch.zeros(m, 16, dtype=torch.int32)
     prefix = torch.zeros(m, 2, dtype=torch.int32)
-    where = (pages, pages, table, number, number)
     work = Workspace.empty(m, heads, "cpu")
     out = Fp8Rows.empty(m, 4096, "cpu")
     queries = torch.empty(m, 32, 128, dtype=torch.bfloat16)
-    yield "attention-decode", lambda: decode_attention(qkv, rows, heads, *where, work, out)
-    yield (
-        "attention-together",
-        lambda: decode_attention(qkv, rows, heads, *where, work, out, together=True),
-    )
-    yield (
-        "attention-cascade",
-        lambda: decode_attention(
-            qkv, rows, heads, *where, work, out, prefix=prefix, groups=table, pdl=True
-        ),
-    )
     tiles = table[:1, :3].contiguous()
-    yield (
-        "attention-extend",
-        lambda: extend_attention(queries, heads, pages, pages, table, tiles, out),
-    )
-    yield (
-        "attention-store",
-        lambda: store_heads(
-            qkv, rows, (weight, weight), heads.rope, table, pages, pages, queries, 1e-6, tiles=tiles
-        ),
-    )
+    rope = ((weight, weight), heads.rope, table)
+    for name, kept in (("attention", pages), ("attention-kv8", quantise_heads(pages))):
+        where = (kept, kept, table, number, number)
+        yield f"{name}-decode", lambda w=where: decode_attention(qkv, rows, heads, *w, work, out)
+        yield (
+            f"{name}-together",
+            lambda w=where: decode_attention(qkv, rows, heads, *w, work, out, together=True),
+        )
+        yield (
+            f"{name}-cascade",
+            lambda w=where: decode_attention(
+                qkv, rows, heads, *w, work, out, prefix=prefix, groups=table, pdl=True
+            ),
+        )
+        yield (
+            f"{name}-extend",
+            lambda k=kept: extend_attention(queries, heads, k, k, table, tiles, out),
+        )
+        yield (
+            f"{name}-store",
+            lambda k=kept: store_heads(qkv, rows, *rope, k, k, queries, 1e-6, tiles=tiles),
+        )
     fast = torch.empty(m, 8, 16, 128, dtype=torch.bfloat16)
     plain = Heads(32, 8, 128, 1e-6, heads.rope)
     yield "attention-fast", lambda: fast_attention(qkv, rows, plain, fast, fast, 3, out)

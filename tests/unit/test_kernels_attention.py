@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,138 +11,24 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
-from shoal.kernels.attention import decode_attention
 from shoal.kernels.extend import extend_attention
 from shoal.kernels.heads import heads_reference, store_heads
-from shoal.kernels.norm import NormedRows
-from shoal.kernels.pages import (
-    TILE_TOKENS,
-    Heads,
-    Workspace,
-    attention_reference,
-    cut_on_host,
-    gather_pages,
-    tiles_of,
-)
+from shoal.kernels.kv import gather_pages
+from shoal.kernels.pages import attention_reference, cut_on_host
 from shoal.kernels.quantise import Fp8Rows, dequantise_rows
-from tests.attention import DEVICE, EPS, make_heads, random, relative
-
-PAGE = 32
-
-
-@dataclass
-class Step:
-    """A decode step over random pages; slot s of the tables belongs to row ``slots.index(s)``."""
-
-    heads: Heads
-    keys: torch.Tensor
-    values: torch.Tensor
-    tables: torch.Tensor
-    slots: torch.Tensor
-    positions: torch.Tensor
-    qkv: torch.Tensor
-    normed: NormedRows | None = None
-
-    def rows(self, chosen: list[int]) -> Step:
-        normed = self.normed
-        if normed is not None:
-            scales = Fp8Rows(normed.rows.values[chosen], normed.rows.scales[:, chosen])
-            normed = NormedRows(scales, normed.squares[:, chosen].contiguous())
-        return replace(
-            self,
-            keys=self.keys.clone(),
-            values=self.values.clone(),
-            slots=self.slots[chosen],
-            positions=self.positions[chosen],
-            qkv=self.qkv[:, chosen].contiguous(),
-            normed=normed,
-        )
-
-    def run(
-        self,
-        prefix: torch.Tensor | None = None,
-        groups: torch.Tensor | None = None,
-        together: bool | None = None,
-    ) -> Fp8Rows:
-        m = len(self.slots)
-        out = Fp8Rows.empty(m, self.heads.queries * self.heads.dim, DEVICE)
-        quant = self.heads.dim == 128
-        rows = torch.full_like(out.values, float("nan"), dtype=torch.bfloat16)
-        work = Workspace.empty(m, self.heads, DEVICE)
-        work.outputs.fill_(float("nan"))
-        work.sums.fill_(float("nan"))
-        where = (self.keys, self.values, self.tables, self.slots, self.positions)
-        decode_attention(
-            self.qkv,
-            self.normed,
-            self.heads,
-            *where,
-            work,
-            out if quant else rows,
-            prefix=prefix,
-            groups=groups,
-            together=together,
-        )
-        assert not work.arrived.any()
-        return out if quant else Fp8Rows(rows, torch.empty(0))
-
-    def expected(self) -> torch.Tensor:
-        """bf16-rounded fp32 rows [M, HQ D]; also checks what was written to the pages."""
-        h = self.heads
-        x = self.qkv.float().sum(0)
-        if self.normed is not None:
-            width = self.normed.rows.values.shape[1]
-            x = x * torch.rsqrt(self.normed.squares.sum(0) / width + EPS)[:, None]
-        x = x.bfloat16().view(len(x), -1, h.dim)
-        at = self.positions.long()
-        q = heads_reference(x[:, : h.queries], h.query_weight, h.rope, at, EPS)
-        k = heads_reference(x[:, h.queries :][:, : h.keys], h.key_weight, h.rope, at, EPS)
-        v = x[:, h.queries + h.keys :]
-        rows = []
-        for i, position in enumerate(at.tolist()):
-            table = self.tables[self.slots[i]]
-            page, offset = int(table[position // PAGE]), position % PAGE
-            assert relative(self.keys[page, :, offset], k[i]) < 2e-3
-            assert relative(self.values[page, :, offset], v[i]) < 2e-3
-            past = (gather_pages(t, table, position) for t in (self.keys, self.values))
-            all_k, all_v = (torch.cat([a, b[i][None]]) for a, b in zip(past, (k, v), strict=True))
-            rows.append(attention_reference(q[i][None], all_k, all_v, position).flatten())
-        return torch.stack(rows).bfloat16().float()
-
-
-def make_step(
-    positions: list[int],
-    dim: int = 128,
-    qk_norm: bool = True,
-    parts: int = 2,
-    normed: bool = True,
-    pages: int = 48,
-) -> Step:
-    heads = make_heads(dim, qk_norm)
-    m = len(positions)
-    shuffled = torch.randperm(pages, generator=torch.Generator().manual_seed(5))
-    tables = torch.zeros(m + 1, max(positions) // PAGE + 2, dtype=torch.int32)
-    used = 0
-    for row, position in enumerate(positions):
-        count = position // PAGE + 1
-        tables[m - row, :count] = shuffled[used : used + count]
-        used += count
-    assert used <= pages
-    width = (heads.queries + 2 * heads.keys) * dim
-    rows = None
-    if normed:
-        rows = NormedRows.empty(m, 256, DEVICE)
-        rows.squares.copy_(random(2, m, seed=6).abs() * 256)
-    return Step(
-        heads,
-        random(pages, heads.keys, PAGE, dim, seed=3).bfloat16(),
-        random(pages, heads.keys, PAGE, dim, seed=4).bfloat16(),
-        tables.to(DEVICE),
-        torch.tensor([m - row for row in range(m)], dtype=torch.int32, device=DEVICE),
-        torch.tensor(positions, dtype=torch.int32, device=DEVICE),
-        random(parts, m, width, seed=7) if parts > 1 else random(1, m, width, seed=7).bfloat16(),
-        rows,
-    )
+from tests.attention import (
+    DEVICE,
+    EPS,
+    PAGE,
+    groups_of,
+    laid_out,
+    make_heads,
+    make_step,
+    random,
+    relative,
+    shared,
+    sharing,
+)
 
 
 @pytest.mark.parametrize(
@@ -203,27 +89,6 @@ def test_a_shared_prefix_changes_no_bit_of_programs_of_many_stretches(pages: int
     assert torch.equal(out.scales, expected.scales)
 
 
-def shared(step: Step, pages: int, rows: int) -> Step:
-    """The same step with the first ``pages`` pages of the first ``rows`` rows those of row 0."""
-    tables = step.tables.clone()
-    for row in range(rows):
-        tables[step.slots[row], :pages] = step.tables[step.slots[0], :pages]
-    return replace(step, tables=tables)
-
-
-def groups_of(rows: list[list[int]]) -> torch.Tensor:
-    table = torch.full((len(rows), 16), -1, dtype=torch.int32)
-    for group, members in enumerate(rows):
-        table[group, : len(members)] = torch.tensor(members, dtype=torch.int32)
-    return table.to(DEVICE)
-
-
-def sharing(tokens: list[int], positions: list[int]) -> torch.Tensor:
-    """int32 [M, 2]: what each row shares, and how its context is cut."""
-    pairs = [(n, cut_on_host(p + 1)) for n, p in zip(tokens, positions, strict=True)]
-    return torch.tensor(pairs, dtype=torch.int32, device=DEVICE)
-
-
 @pytest.mark.parametrize("pages", [1, 5, 8, 9])
 def test_a_shared_prefix_is_read_once_and_changes_no_bit(pages: int) -> None:
     """Prefixes that end within a stretch, with one, and behind one; a row of nothing else."""
@@ -272,13 +137,6 @@ def test_a_long_context_is_cut_into_longer_stretches() -> None:
     step = make_step([2047, 2051], pages=160)
     out = step.rows([0, 1])
     assert relative(dequantise_rows(out.run()), out.expected()) < 0.032
-
-
-def laid_out(*spans: tuple[int, int], rows: int) -> torch.Tensor:
-    """int32 [tiles of ``rows``, 3]."""
-    tiles = tiles_of(spans)
-    tiles += [(0, 0, 0)] * (-(-rows // TILE_TOKENS) - len(tiles))
-    return torch.tensor(tiles, dtype=torch.int32, device=DEVICE)
 
 
 @pytest.mark.parametrize("dim", [64, 128])

@@ -78,11 +78,24 @@ def test_launches_that_overlap_wait_before_they_read(hopper: list[Compiled]) -> 
 def test_attention_uses_the_matrix_unit_and_counts_arrivals_in_order(
     hopper: list[Compiled],
 ) -> None:
-    by_kernel = {kernel.kernel: kernel for kernel in of(hopper, "attention")}
+    by_kernel = {
+        kernel.kernel: kernel for kernel in of(hopper, "attention-") if "kv8" not in kernel.case
+    }
     for name in ("decode_kernel", "prefix_kernel", "extend_kernel"):
         assert by_kernel[name].instructions["wgmma_bf16"] >= 4, by_kernel[name]
     # The release and acquire of the count orders the stretches' stores before the last one's loads.
     assert by_kernel["decode_kernel"].instructions["acq_rel"] == 1
+
+
+def test_fp8_keys_and_values_are_widened_by_the_device_s_instruction(
+    hopper: list[Compiled],
+) -> None:
+    by_kernel = {kernel.kernel: kernel for kernel in of(hopper, "attention-kv8")}
+    for name in ("decode_kernel", "prefix_kernel", "extend_kernel"):
+        found = by_kernel[name].instructions
+        assert found["widened"] >= 16, by_kernel[name]
+        assert found["wgmma_f16"] >= 4, by_kernel[name]
+        assert "wgmma_bf16" not in found, by_kernel[name]
 
 
 def test_the_codec_multiplies_on_the_matrix_unit_and_overlaps_its_launches(

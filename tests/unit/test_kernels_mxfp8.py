@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
+from shoal.kernels.kv import gather_pages
 from shoal.kernels.mx_attention import MxCache, decode_mx, extend_mx, prefill_mx, store_mx
 from shoal.kernels.mxfp8 import (
     Mx,
@@ -22,7 +23,7 @@ from shoal.kernels.mxfp8 import (
     quantise_mx_reference,
     swiglu_mx,
 )
-from shoal.kernels.pages import Heads, Workspace, attention_reference, gather_pages
+from shoal.kernels.pages import Heads, Workspace, attention_reference
 from shoal.kernels.swiglu import swiglu_reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
