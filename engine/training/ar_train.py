@@ -27,10 +27,12 @@ from .export import write_model
 from .rows import Conversations, Mix, PackedRows, Rows
 from .states import Averaged, halved, has_state, load_state, save_state
 from .texts import Texts, read_texts
-from .tracing import Trace
+from .tracing import Pulse, Trace
 
 STATE = "ar"
 HELD_OUT = 400
+KEPT_S = 120.0
+"""Between two saved states, so that a run that is stopped loses no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,15 @@ def _flex(mask: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         return flex_attention(query, key, value, block_mask=mask, enable_gqa=True)
 
     return attend
+
+
+def agree(found: list[float], plain: list[float]) -> bool:
+    """Whether two ways compute the same: each loss within a tenth, as dropout differs, and the
+    gradient, which scatters more, within a half."""
+    if len(found) != len(plain):
+        return False
+    near = [abs(f - p) <= 0.1 * abs(p) + 0.05 for f, p in zip(found[:-1], plain[:-1], strict=True)]
+    return all(near) and plain[-1] / 1.5 <= found[-1] <= 1.5 * plain[-1]
 
 
 class ArTraining:
@@ -131,23 +142,34 @@ class ArTraining:
             return run(rows, mask[:, None])
 
     def warm_up(self, batch: Rows) -> str:
-        """Takes the fastest way of computing that works here; returns its name."""
+        """Takes the fastest way of computing that works here, and that computes what plain torch
+        computes; returns its name."""
+        plain = self._losses_and_slope(batch, plain=True)
         for name, flexible, run in self._ways:
             self._flexible, self._run = flexible, run
             try:
-                for _ in range(2):
-                    found = self.losses(batch)
-                    sum(found[:4], torch.zeros((), device=self.device)).backward()
-                good = all(bool(torch.isfinite(value)) for value in found)
+                # Twice: the second time there are gradients to add to.
+                self._losses_and_slope(batch, plain=False)
+                found = self._losses_and_slope(batch, plain=False)
             except Exception as error:
                 # Whatever a compiler raises; the last way is plain torch and raises in the first
                 # step if the fault is ours.
                 print(f"{name}: {str(error)[:300]}", flush=True)
-                good = False
+                found = []
             self.model.zero_grad(set_to_none=True)
-            if good:
+            if agree(found, plain):
                 return name
+            print(f"{name}: {found} instead of {plain}", flush=True)
         return "uncompiled"
+
+    def _losses_and_slope(self, batch: Rows, *, plain: bool) -> list[float]:
+        """The four losses, and how long their gradient is."""
+        self.model.zero_grad(set_to_none=False)
+        found = self.losses(batch, plain=plain)[:4]
+        sum(found, torch.zeros((), device=self.device)).backward()
+        slopes = [p.grad for p in self.model.parameters() if p.grad is not None]
+        slope = torch.stack([grad.norm() for grad in slopes]).norm()
+        return [round(float(value), 3) for value in (*(f.detach() for f in found), slope)]
 
     def step(self, batch: Rows, fraction: float) -> dict[str, Tensor]:
         plan = self.plan
@@ -247,7 +269,8 @@ def batches(
         fast=plan.fast,
         seed=seed,
     )
-    ahead = 4 if workers else None
+    # What waits lies in shared memory, 1.8 MB a step, of which some containers have 64 MiB.
+    ahead = 3 if workers else None
     return iter(
         DataLoader(
             rows, batch_size=None, num_workers=workers, prefetch_factor=ahead, pin_memory=pinned
@@ -265,6 +288,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--carry", type=Path, help="a compact state, in pieces, as well")
     parser.add_argument("--init", type=Path, help="an export to begin with, without any state")
     parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--steps", type=int, default=0, help="at least, whatever the minutes")
     parser.add_argument("--begin", type=float, default=0.0, help="schedule, when there is no state")
     parser.add_argument("--end", type=float, default=1.0)
     parser.add_argument("--rows", type=int, default=PLAN.rows)
@@ -318,21 +342,32 @@ def main(argv: list[str]) -> int:
     test = [next(tested).to(device) for _ in range(2)]
     print(f"{corpus.hours:.2f} h ready after {budget.spent_s:.0f} s", flush=True)
     if cuda:
-        way = training.warm_up(next(drawn).to(device))
+        with Pulse("compiling"):
+            way = training.warm_up(next(drawn).to(device))
         print(f"{way} after {budget.spent_s:.0f} s", flush=True)
     budget.begin_schedule(begin, flags.end)
+    least = training.steps + flags.steps
     flags.out.mkdir(parents=True, exist_ok=True)
-    saved_s, number = budget.spent_s, 0
+    saved_s = kept_s = budget.spent_s
+    number = 0
+
+    def keep() -> None:
+        write_model(flags.out, config, training.averaged())
+        save_state(flags.state, STATE, training.state(budget.fraction, compact=False))
+
     with Trace(flags.out / "ar_log.txt", budget) as trace:
-        while not budget.over:
+        while not budget.over or training.steps < least:
             found = training.step(next(drawn).to(device), budget.fraction)
-            if trace.add(training.steps, found) and training.steps % 1000 == 0:
+            trace.add(training.steps, found)
+            if training.steps % 1000 == 0:
                 trace.say(f"held out at step {training.steps}", training.held_out(test))
+            if budget.spent_s - kept_s > KEPT_S:
+                kept_s = budget.spent_s
+                keep()
             if flags.snapshot_minutes and budget.spent_s - saved_s > 60 * flags.snapshot_minutes:
                 saved_s, number = budget.spent_s, number + 1
                 write_model(flags.out / f"snapshot_{number}", config, training.averaged())
-        write_model(flags.out, config, training.averaged())
-        save_state(flags.state, STATE, training.state(budget.end, compact=False))
+        keep()
         if flags.carry is not None:
             save_state(flags.carry, STATE, training.state(budget.end, compact=True))
         trace.say(f"held out at step {training.steps}", training.held_out(test))

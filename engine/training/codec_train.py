@@ -22,16 +22,17 @@ from torch import Tensor, nn
 from ..codec.config import CodecConfig, parse_config
 from .budget import Budget, cosine, ramp
 from .codec_model import BUILTIN, Quantized, TrainedCodec
-from .critics import SPEAKERS, Critics, Listener, MelDistance
+from .critics import Critics, Listener, MelDistance
+from .cuts import HELD_OUT, Cuts
 from .fusing import Fused
-from .speech import FRAME, FRAMES_PER_CODE, Speech, read_speech
+from .speech import FRAMES_PER_CODE, Speech, read_speech
 from .states import Averaged, halved, has_state, load_state, save_state
 from .texts import PHONEMES, read_texts
-from .tracing import Trace
+from .tracing import Pulse, Trace
 
 STATE = "codec"
-HELD_OUT = 64
-"""Utterances at the start of the speech that are never trained on."""
+KEPT_S = 120.0
+"""Between two saved states, so that a run that is stopped loses no more."""
 CRITIC_FRAMES = 16
 """Of the cut that the discriminators judge, in code frames."""
 
@@ -61,52 +62,6 @@ class Plan:
 
 
 PLAN = Plan()
-
-
-class Cuts:
-    """Random cuts of the training part, on the device: audio [B, 1, N], phonemes [B, 2 T],
-    speakers [B]."""
-
-    def __init__(
-        self, speech: Speech, labels: np.ndarray, plan: Plan, device: torch.device
-    ) -> None:
-        held = min(HELD_OUT, len(speech) // 10)
-        long = speech.frames >= FRAMES_PER_CODE * plan.frames + 2
-        chosen = np.flatnonzero(long & (np.arange(len(speech)) >= held))
-        if not len(chosen):
-            raise ValueError("no utterance is as long as a cut")
-        self._start = torch.from_numpy(speech.start[chosen]).to(device)
-        self._count = torch.from_numpy(speech.frames[chosen]).to(device)
-        self._audio = _on_device(speech.audio, device)
-        self._labels = torch.from_numpy(labels).to(device)
-        self._speaker = torch.from_numpy(speech.speaker[chosen] % SPEAKERS).to(device)
-        self._chance = (self._count.double() / self._count.sum()).cumsum(0)
-        self._plan, self._device = plan, device
-
-    def __call__(self) -> tuple[Tensor, Tensor, Tensor]:
-        plan, device = self._plan, self._device
-        frames = FRAMES_PER_CODE * plan.frames
-        point = torch.rand(plan.batch, device=device, dtype=torch.double)
-        chosen = torch.searchsorted(self._chance, point).clamp(max=len(self._chance) - 1)
-        room = self._count[chosen] - frames
-        offset = torch.minimum((torch.rand(plan.batch, device=device) * (room + 1)).long(), room)
-        # The codec has to begin well: a quarter of the cuts are beginnings.
-        offset = offset * (torch.rand(plan.batch, device=device) >= 0.25)
-        first = self._start[chosen] + offset
-        sample = torch.arange(frames * FRAME, device=device)
-        audio = self._audio[first[:, None] * FRAME + sample].float() / 32768
-        audio = audio * (torch.rand(plan.batch, 1, device=device) * 0.7 + 0.5)
-        labels = self._labels[first[:, None] + torch.arange(frames, device=device)]
-        return audio[:, None].clamp(-1, 1), labels.long(), self._speaker[chosen]
-
-
-def _on_device(audio: np.ndarray, device: torch.device, chunk: int = 1 << 28) -> Tensor:
-    """A copy of mapped samples on the device, in pieces, so that memory holds them once."""
-    whole = torch.empty(len(audio), dtype=torch.int16, device=device)
-    for begin in range(0, len(audio), chunk):
-        part = np.array(audio[begin : begin + chunk])
-        whole[begin : begin + len(part)] = torch.from_numpy(part).to(device)
-    return whole
 
 
 class CodecTraining:
@@ -342,6 +297,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--state", type=Path, required=True, help="the whole state, to go on from")
     parser.add_argument("--carry", type=Path, help="a compact state, in pieces, as well")
     parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--steps", type=int, default=0, help="at least, whatever the minutes")
     parser.add_argument("--begin", type=float, default=0.0, help="schedule, when there is no state")
     parser.add_argument("--end", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=PLAN.batch)
@@ -368,19 +324,30 @@ def main(argv: list[str]) -> int:
             break
     torch.manual_seed(flags.seed + training.steps)
     speech = read_speech(flags.speech)
-    labels = speech.labels(read_texts(flags.texts))
-    cuts = Cuts(speech, labels, training.plan, device)
+    with Pulse("reading"):
+        labels = speech.labels(read_texts(flags.texts))
+        cuts = Cuts(speech, labels, device, batch=plan.batch, frames=plan.frames)
     print(f"{speech.hours:.2f} h ready after {budget.spent_s:.0f} s", flush=True)
     if compiled:
-        training.warm_up(cuts()[0])
+        with Pulse("compiling"):
+            training.warm_up(cuts()[0])
         print(f"compiled after {budget.spent_s:.0f} s", flush=True)
     budget.begin_schedule(begin, flags.end)
+    least = training.steps + flags.steps
+    kept_s = budget.spent_s
+
+    def keep() -> None:
+        save_codec(flags.out, training)
+        save_state(flags.state, STATE, training.state(budget.fraction, compact=False))
+
     flags.out.mkdir(parents=True, exist_ok=True)
     with Trace(flags.out / "codec_log.txt", budget) as trace:
-        while not budget.over:
+        while not budget.over or training.steps < least:
             trace.add(training.steps + 1, training.step(*cuts(), budget.fraction))
-        save_codec(flags.out, training)
-        save_state(flags.state, STATE, training.state(budget.end, compact=False))
+            if budget.spent_s - kept_s > KEPT_S:
+                kept_s = budget.spent_s
+                keep()
+        keep()
         if flags.carry is not None:
             save_state(flags.carry, STATE, training.state(budget.end, compact=True))
         torch.backends.cudnn.benchmark = False

@@ -21,8 +21,11 @@ from ..codec.config import CodecConfig, parse_config
 from .budget import Budget
 from .codec_model import BUILTIN, TrainedCodec
 from .speech import FRAME, FRAMES_PER_CODE, RATE, Speech, read_speech
+from .tracing import Pulse
 
 MAX_CODE = 1023
+TOLD_S = 5.0
+"""Between two lines about how far it is."""
 BYTES_A_FRAME = 10.9
 """On disk, about: 8 codes of 10 bits that hardly compress, and the places."""
 
@@ -139,7 +142,7 @@ def encode(codec: TrainedCodec, speech: Speech, batch_s: float, budget: Budget) 
     where = np.zeros(2 * starts[-1], np.uint8)
     order = np.argsort(frames, kind="stable")
     samples_a_frame = FRAMES_PER_CODE * FRAME
-    begin = 0
+    begin, told_s = 0, budget.spent_s
     while begin < len(order):
         end = begin + 1
         while (
@@ -160,6 +163,9 @@ def encode(codec: TrainedCodec, speech: Speech, batch_s: float, budget: Budget) 
             codes[starts[index] : starts[index + 1]] = found[row, :, :count].T
             where[2 * starts[index] : 2 * starts[index + 1]] = speech.where_of(index)[: 2 * count]
         begin = end
+        if budget.spent_s - told_s > TOLD_S:
+            told_s = budget.spent_s
+            print(f"{end} of {len(order)} utterances after {told_s:.0f} s", flush=True)
     corpus = Corpus(codes, where, starts, speech.speaker, speech.text, speech.names)
     print(f"encoded {corpus.hours:.2f} h after {budget.spent_s:.0f} s", flush=True)
     return corpus
@@ -193,7 +199,8 @@ def main(argv: list[str]) -> int:
     corpus = encode(codec, read_speech(flags.speech), flags.batch_s, budget)
     print("bits of each book", entropies(corpus.codes), flush=True)
     part_bytes = int(flags.part_mib * 2**20)
-    paths = write_corpus(corpus, flags.out, part_bytes, 99)
+    with Pulse("packing"):
+        paths = write_corpus(corpus, flags.out, part_bytes, 99)
     if flags.carry is not None:
         flags.carry.mkdir(parents=True, exist_ok=True)
         for path in paths[: flags.carry_parts]:

@@ -19,6 +19,7 @@ step=${1:?check, speech, voice or finish}
 shift
 case $step in
 check)
+  df -h /dev/shm "$KEEP" | tee -a "$OUT/$step.log"
   # Every kernel at its real size on a little speech: do they compile, and how fast are they?
   speech=$KEEP/check/speech
   rm -rf "$KEEP/check"
@@ -27,13 +28,14 @@ check)
   if ls "$IN"/kokoro_q8.npz.xz* >/dev/null 2>&1; then
     cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
     train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-      --out "$KEEP/check/teacher" --minutes 0.7 || echo "the teacher failed"
+      --out "$KEEP/check/teacher" --minutes "${3:-0.7}" || echo "the teacher failed"
   fi
+  # So far along that every part is at work, the restarts as well as the discriminators.
   train codec --speech "$speech" "${texts[@]}" --out "$KEEP/check/codec" \
-    --state "$KEEP/check/codec_state" --minutes "${1:-0.9}" --end 1
+    --state "$KEEP/check/codec_state" --minutes 0.05 --steps "${1:-120}" --end 0.34
   train encode --speech "$speech" --codec "$KEEP/check/codec" --out "$KEEP/check/codes"
-  train ar --codes "$KEEP/check/codes" "${aligned[@]}" --out "$KEEP/check/ar" --workers 12 \
-    --state "$KEEP/check/ar_state" --minutes "${2:-0.9}"
+  train ar --codes "$KEEP/check/codes" "${aligned[@]}" --out "$KEEP/check/ar" --workers 8 \
+    --state "$KEEP/check/ar_state" --minutes 0.05 --steps "${2:-200}" --end 0.65
   train export --model "$KEEP/check/ar" --codec "$KEEP/check/codec" --out "$KEEP/check/voice"
   ;;
 speech)
@@ -63,7 +65,7 @@ voice)
   train encode --speech "$KEEP/speech" --codec "$KEEP/codec" --out "$KEEP/codes" \
     --part-mib 13 --carry "$OUT/codes" --carry-parts 4
   train ar --codes "$KEEP/codes" "${aligned[@]}" --out "$KEEP/ar" --state "$KEEP/ar_state" \
-    --workers 14 --minutes "${2:-4.5}" --end "${3:-0.4}"
+    --workers 8 --minutes "${2:-4.5}" --end "${3:-0.4}"
   ;;
 finish)
   # The rest of the DualAR, and the voice; also from codes alone, on a machine that has no more.
@@ -74,7 +76,7 @@ finish)
   [ -d "$IN/ar_state" ] && carried=(--carry "$IN/ar_state")
   [ -s "$KEEP/codec/codec.pth" ] || { mkdir -p "$KEEP/codec"; cp "$IN/codec.pth" "$KEEP/codec"; }
   train ar --codes "$codes" "${aligned[@]}" --out "$KEEP/ar" --state "$KEEP/ar_state" \
-    "${carried[@]}" --workers 14 --minutes "${1:-6}" --end "${2:-1}"
+    "${carried[@]}" --workers 8 --minutes "${1:-6}" --end "${2:-1}"
   train export --model "$KEEP/ar" --codec "$KEEP/codec" --out "$KEEP/voice"
   mkdir -p "$OUT/voice"
   cp "$KEEP"/voice/*.safetensors "$KEEP/voice/codec.pth" "$OUT/voice"

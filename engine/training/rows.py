@@ -22,6 +22,8 @@ from .codes import Corpus
 from .texts import Texts
 
 NOTHING = -100
+WAITING = 24
+"""Conversations to choose from when a row is filled."""
 Int = npt.NDArray[np.int64]
 
 
@@ -207,7 +209,7 @@ class PackedRows(IterableDataset[Rows]):
     def __iter__(self) -> Iterator[Rows]:
         worker = get_worker_info()
         random = np.random.default_rng((self._seed, worker.id if worker else 0))
-        waiting: tuple[Int, ...] | None = None
+        waiting: list[tuple[Int, ...]] = []
         books, rows, length = self._conversations.books, self._rows, self._length
         while True:
             columns = np.zeros((rows, length, 1 + books), np.int16)
@@ -221,13 +223,13 @@ class PackedRows(IterableDataset[Rows]):
             for row in range(rows):
                 begin = number = 0
                 while True:
-                    drawn = waiting or self._conversations.draw(random)
-                    tokens, codes, targets, labels = drawn
-                    end = begin + len(tokens)
-                    if end > length:
-                        waiting = drawn
+                    while len(waiting) < WAITING:
+                        waiting.append(self._conversations.draw(random))
+                    chosen = fitting(waiting, length - begin, first=number == 0)
+                    if chosen is None:
                         break
-                    waiting, number = None, number + 1
+                    tokens, codes, targets, labels = waiting.pop(chosen)
+                    end, number = begin + len(tokens), number + 1
                     sound = tokens >= v.SEMANTIC_BEGIN
                     fed, fed_codes = self._spoil(tokens, codes, sound, random)
                     columns[row, begin:end, 0] = fed
@@ -270,3 +272,13 @@ class PackedRows(IterableDataset[Rows]):
         codes[spoilt] = np.where(wrong, others, codes[spoilt])
         tokens[spoilt] = codes[spoilt, 0] + v.SEMANTIC_BEGIN
         return tokens, codes
+
+
+def fitting(waiting: list[tuple[Int, ...]], room: int, *, first: bool) -> int | None:
+    """The one that waits longest begins a row, so that none waits for ever; then the longest that
+    still fits, so that little of the row is left empty."""
+    if first:
+        return 0
+    lengths = [len(tokens) if len(tokens) <= room else 0 for tokens, *_ in waiting]
+    longest = max(lengths)
+    return lengths.index(longest) if longest else None

@@ -94,7 +94,8 @@ class Speech:
 
 
 class SpeechWriter:
-    """Appends utterances; a folder is readable once the writer was closed."""
+    """Appends utterances; a folder is readable as it was at the last :meth:`keep`, which closing
+    does once more."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,18 +114,26 @@ class SpeechWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.keep()
         self._audio.close()
         self._where.close()
+
+    def keep(self) -> None:
+        """What was added so far outlives this process, however it ends."""
+        self._audio.flush()
+        self._where.flush()
         rows = np.array(self._rows, np.int64).reshape(-1, 4)
         text, speaker, start, frames = rows.T
+        partial = self._folder / "meta.new.npz"
         np.savez(
-            self._folder / "meta.npz",
+            partial,
             text=text,
             speaker=speaker,
             start=start,
             frames=frames,
             names=np.array(self._names),
         )
+        partial.replace(self._folder / "meta.npz")
 
     def add(
         self,
@@ -150,7 +159,10 @@ def read_speech(folder: Path) -> Speech:
     meta = np.load(folder / "meta.npz")
     audio = np.memmap(folder / "audio.i16", np.int16, "r")
     where = np.memmap(folder / "where.u8", np.uint8, "r")
-    if len(audio) != FRAME * len(where) or int(meta["frames"].sum()) != len(where):
-        raise ValueError(f"{folder}: audio, phonemes and index are of different lengths")
+    count = int(meta["frames"].sum())
+    if len(audio) < FRAME * count or len(where) < count:
+        raise ValueError(f"{folder}: audio or phonemes are shorter than the index")
+    # A writer that was stopped leaves more than it had put into the index.
+    audio, where = audio[: FRAME * count], where[:count]
     names = tuple(str(name) for name in meta["names"])
     return Speech(meta["text"], meta["speaker"], meta["start"], meta["frames"], names, audio, where)

@@ -24,6 +24,7 @@ from .kokoro_sound import SoundSide
 from .kokoro_text import TextSide, Weights
 from .speech import FRAME, FRAMES_PER_CODE, RATE, Speakers, SpeechWriter, speaker_pool
 from .texts import Texts, read_texts
+from .tracing import Pulse
 
 LOUDNESS = 0.07
 """Root mean square of what is louder than ``QUIET``."""
@@ -33,6 +34,8 @@ LEAD_FRAMES, TAIL_FRAMES = 3, 7
 SECONDS_PER_PHONEME = (0.03, 0.2)
 """What lies outside was not said as written."""
 SPEEDS = (0.92, 1.12)
+TOLD_S, KEPT_S = 5.0, 30.0
+"""Between two lines, and between two moments from which the folder is readable."""
 _CHUNK = 4096
 
 
@@ -185,6 +188,7 @@ def speak(
     device = styles.table.device
     lengths = texts.lengths()
     dropped = said = 0
+    told_s = kept_s = budget.spent_s
 
     def keep(
         batch: npt.NDArray[np.int64],
@@ -226,9 +230,13 @@ def speak(
             where = index.to(torch.uint8).cpu().numpy()
             if written is not None:
                 dropped += written.result()
+                if budget.spent_s - kept_s > KEPT_S:
+                    kept_s = budget.spent_s
+                    out.keep()
             written = disk.submit(keep, batch, speakers, whole.cpu().numpy(), spans, where)
             said += 1
-            if said == 1 or said % 50 == 0:
+            if said == 1 or budget.spent_s - told_s > TOLD_S:
+                told_s = budget.spent_s
                 hours = out.frames * FRAME / RATE / 3600
                 rate = hours * 3600 / max(1e-9, budget.spent_s)
                 print(
@@ -267,7 +275,8 @@ def main(argv: list[str]) -> int:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     device = torch.device(flags.device)
-    teacher = Kokoro(flags.archive, device, not flags.full)
+    with Pulse("reading the teacher"):
+        teacher = Kokoro(flags.archive, device, not flags.full)
     styles = read_styles(flags.voices, flags.blends, device)
     print(f"teacher ready after {budget.spent_s:.1f} s", flush=True)
     with SpeechWriter(flags.out, styles.speakers.names) as out:
@@ -277,16 +286,17 @@ def main(argv: list[str]) -> int:
             if flags.only
             else at_random(texts, styles.speakers, flags.batch_phonemes, flags.seed)
         )
-        dropped = speak(
-            teacher,
-            styles,
-            texts,
-            out,
-            budget,
-            drawn=drawn,
-            max_hours=flags.max_hours,
-            seed=flags.seed + 2,
-        )
+        with Pulse("speaking"):
+            dropped = speak(
+                teacher,
+                styles,
+                texts,
+                out,
+                budget,
+                drawn=drawn,
+                max_hours=flags.max_hours,
+                seed=flags.seed + 2,
+            )
         hours = out.frames * FRAME / RATE / 3600
         print(f"{len(out)} utterances, {hours:.2f} h in {budget.spent_s:.0f} s, {dropped} dropped")
         return 0 if len(out) else 1

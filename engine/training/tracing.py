@@ -1,7 +1,13 @@
-"""What a training says while it runs: averages of its losses, to the terminal and to a file."""
+"""What a training says while it runs: averages of its losses, to the terminal and to a file.
+
+A run that is silent looks like one that hangs, so what takes long says now and then that it still
+works (:class:`Pulse`, from a thread of its own).
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +19,35 @@ from .budget import Budget
 
 EVERY = 100
 """Steps between two lines."""
+PATIENCE_S = 15.0
+"""Nor is it silent for longer than this."""
+
+
+class Pulse:
+    """While it is open, a line every :data:`PATIENCE_S` that says what is being done."""
+
+    def __init__(self, doing: str, every_s: float = PATIENCE_S) -> None:
+        self._doing, self._every_s = doing, every_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        began_s = time.monotonic()
+        while not self._done.wait(self._every_s):
+            print(f"{self._doing}, {time.monotonic() - began_s:.0f} s", flush=True)
 
 
 class Trace:
@@ -41,7 +76,8 @@ class Trace:
         for name, value in values.items():
             self._sums.setdefault(name, []).append(value)
         self._count += 1
-        if step % EVERY and not self._silent:
+        spent_s = self._budget.spent_s
+        if step % EVERY and not self._silent and spent_s - self._since_s < PATIENCE_S:
             return False
         self._silent = False
         means = {name: float(torch.stack(kept).mean()) for name, kept in self._sums.items()}

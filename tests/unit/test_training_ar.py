@@ -17,12 +17,12 @@ from shoal.engine.prompt import PromptBuilder, PromptReference
 from shoal.engine.tokenizer import load_tokenizer
 from shoal.engine.training import vocabulary
 from shoal.engine.training.ar_model import BUILTIN, Masked, TrainedDualAR
-from shoal.engine.training.ar_train import ArTraining, Plan, batches, main
+from shoal.engine.training.ar_train import ArTraining, Plan, agree, batches, main
 from shoal.engine.training.codec_model import TrainedCodec
 from shoal.engine.training.codes import Corpus, write_corpus
 from shoal.engine.training.export import describe_model, write_model
 from shoal.engine.training.export import main as export_main
-from shoal.engine.training.rows import NOTHING, Conversations, Mix, Rows
+from shoal.engine.training.rows import NOTHING, WAITING, Conversations, Mix, Rows, fitting
 from shoal.engine.training.states import halved, load_state, save_state
 from shoal.engine.training.texts import Texts
 from tests.training import CODEC, MODEL, WORDS, small_texts, write_shapes
@@ -144,6 +144,32 @@ def test_rows_say_what_comes_next_and_stay_within_conversations(texts: Texts) ->
     assert (tokens[begins] == vocabulary.IDS["<|im_start|>"]).all()
 
 
+def test_rows_are_nearly_full_and_keep_nobody_waiting() -> None:
+    random = np.random.default_rng(0)
+    lengths = random.integers(90, 700, 400)
+    waiting: list[tuple[np.ndarray, ...]] = []
+    rows: list[list[int]] = []
+    drawn = 0
+    while drawn < len(lengths):
+        row: list[int] = []
+        while True:
+            while len(waiting) < WAITING and drawn < len(lengths):
+                waiting.append((np.full(lengths[drawn], drawn),))
+                drawn += 1
+            room = 1024 - int(sum(lengths[row]))
+            chosen = fitting(waiting, room, first=not row)
+            if chosen is None:
+                break
+            row.append(int(waiting.pop(chosen)[0][0]))
+        rows.append(row)
+    used = np.array([lengths[row].sum() for row in rows])
+    assert used.max() <= 1024 and used.mean() > 0.94 * 1024
+    for number, row in enumerate(rows):
+        # Each row begins with the oldest, so one waits for fewer rows than there are before it.
+        older = [i for later in rows[number + 1 :] for i in later]
+        assert not older or row[0] < min(older)
+
+
 def test_spoilt_frames_are_fed_and_true_ones_wanted(texts: Texts) -> None:
     mix = Mix(spoilt=0.5, spoilt_semantic=1.0)
     batch = next(drawn(texts, mix)).to(CPU)
@@ -189,6 +215,30 @@ def test_a_small_model_learns_to_follow_the_text(texts: Texts) -> None:
     assert training.model.training
     after = training.model.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_compiler_that_computes_something_else_is_not_used() -> None:
+    plain = [7.2, 6.9, 4.6, 5.2, 3.0]
+    assert agree([7.3, 7.0, 4.4, 5.2, 3.4], plain)
+    assert not agree([7.3, 7.0, 3.9, 5.2, 3.4], plain)
+    assert not agree([7.3, 7.0, 4.6, 5.2, 6.0], plain)
+    assert not agree([float("nan"), 7.0, 4.6, 5.2, 3.0], plain)
+    assert not agree([], plain)
+
+
+def test_the_way_that_agrees_is_taken(texts: Texts, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    training = ArTraining(MODEL, replace(SMALL, dropout=0.0), CPU)
+    batch = next(drawn(texts, Mix())).to(CPU)
+    losses = training.model.losses
+
+    def doubled(rows: tuple[torch.Tensor, ...], mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(2 * loss for loss in losses(*rows, Masked(mask, 2)))
+
+    training._ways.insert(0, ("wrong", False, doubled))
+    assert training.warm_up(batch) == "uncompiled"
+    assert "wrong: " in capsys.readouterr().out
+    assert all(p.grad is None for p in training.model.parameters())
 
 
 def test_auxiliary_losses_fade_to_nothing(texts: Texts) -> None:

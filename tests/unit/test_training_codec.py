@@ -11,7 +11,7 @@ import torch
 
 from shoal.engine.codec import decode_codes, encode_codes, load_codec
 from shoal.engine.training.codec_model import BUILTIN, Quantized, TrainedCodec
-from shoal.engine.training.codec_train import CodecTraining, Cuts, Plan, main
+from shoal.engine.training.codec_train import CodecTraining, Plan, main
 from shoal.engine.training.codes import (
     Corpus,
     entropies,
@@ -21,6 +21,7 @@ from shoal.engine.training.codes import (
 )
 from shoal.engine.training.codes import main as encode_main
 from shoal.engine.training.critics import Listener, MelDistance
+from shoal.engine.training.cuts import Cuts
 from shoal.engine.training.speech import read_speech
 from shoal.engine.training.states import halved, load_state, save_state
 from tests.training import CODEC, small_texts, write_shapes, write_small_speech
@@ -115,7 +116,9 @@ def test_losses_fall_and_all_networks_move(folder: Path) -> None:
     torch.manual_seed(0)
     speech = read_speech(folder / "speech")
     training = CodecTraining(CODEC, SMALL, CPU)
-    cuts = Cuts(speech, speech.labels(small_texts(folder)), SMALL, CPU)
+    cuts = Cuts(
+        speech, speech.labels(small_texts(folder)), CPU, batch=SMALL.batch, frames=SMALL.frames
+    )
     batch = cuts()
     assert batch[0].shape == (2, 1, 4800) and batch[1].shape == (2, 8)
     first = training.step(*batch, 0.45)
@@ -138,7 +141,9 @@ def test_losses_fall_and_all_networks_move(folder: Path) -> None:
 def test_a_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     speech = read_speech(folder / "speech")
-    batch = Cuts(speech, speech.labels(small_texts(folder)), SMALL, CPU)()
+    batch = Cuts(
+        speech, speech.labels(small_texts(folder)), CPU, batch=SMALL.batch, frames=SMALL.frames
+    )()
     one, other, third = (CodecTraining(CODEC, SMALL, CPU) for _ in range(3))
     for _ in range(2):
         one.step(*batch, 0.6)

@@ -84,10 +84,24 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         pytest.raises(ValueError, match="do not go with 3 frames"),
     ):
         out.add(0, 0, np.zeros(3 * FRAME, np.int16), np.zeros(3, np.uint8))
+    with SpeechWriter(tmp_path, ("a",)) as out:
+        out.add(0, 0, np.zeros(4 * FRAME, np.int16), np.zeros(4, np.uint8))
     (tmp_path / "audio.i16").write_bytes(bytes(2 * FRAME))
-    (tmp_path / "where.u8").write_bytes(bytes(2))
-    with pytest.raises(ValueError, match="different lengths"):
+    with pytest.raises(ValueError, match="shorter than the index"):
         read_speech(tmp_path)
+
+
+def test_speech_of_a_writer_that_was_stopped_is_what_it_had_kept(tmp_path: Path) -> None:
+    out = SpeechWriter(tmp_path, ("a",))
+    out.add(3, 0, np.full(2 * FRAME, 7, np.int16), np.ones(2, np.uint8))
+    out.keep()
+    out.add(5, 0, np.full(40 * FRAME, 9, np.int16), np.ones(40, np.uint8))
+    assert (tmp_path / "audio.i16").stat().st_size > 2 * 2 * FRAME
+    speech = read_speech(tmp_path)
+    assert (speech.text.tolist(), speech.frames.tolist()) == ([3], [2])
+    assert len(speech.where) == 2 and (speech.samples(0) == 7 / 32768).all()
+    out.__exit__(None, None, None)
+    assert read_speech(tmp_path).text.tolist() == [3, 5]
 
 
 @pytest.mark.parametrize("activation", ["leaky", "snake"])
