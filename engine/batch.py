@@ -257,12 +257,12 @@ class Batch:
         rows: list[int] = []
         joins: list[Join] = []
         grants: list[PageGrant] = []
+        page_tokens = self._memory.page_tokens
         for stream in self._due(now):
             assert stream.slot is not None and stream.context is not None
             if stream.phase is Phase.JOINING:
                 joins.append(self._join(stream, now))
-            else:
-                had = len(stream.context.pages)
+            elif stream.next_position >= (had := len(stream.context.pages)) * page_tokens:
                 self._memory.grow(stream.context, stream.next_position + 1)
                 grants.extend(PageGrant(stream.slot, page) for page in stream.context.pages[had:])
             rows.append(stream.slot)
@@ -327,10 +327,11 @@ class Batch:
         ended: list[Stream] = []
         mute: set[StreamId] = set()
         unheard: set[StreamId] = set()
-        sounding: list[Stream] = []
-        codes: list[Int32Array] = []
-        for row, (slot, generation) in enumerate(
-            zip(result.slots, result.generations, strict=True)
+        sounding: list[StreamId] = []
+        rows: list[int] = []
+        ends = result.ended.tolist()
+        for row, (slot, generation, column) in enumerate(
+            zip(result.slots, result.generations, result.columns, strict=True)
         ):
             stream = self._seated.get(slot)
             if (
@@ -342,26 +343,25 @@ class Batch:
             stream.draws += 1
             if stream.silent:
                 unheard.add(stream.id)
-            if result.ended[row]:
+            if ends[row]:
                 if stream.spoken is not None and not stream.spoken.frames:
                     mute.add(stream.id)
                 self._end(stream, cut_off=False)
                 ended.append(stream)
                 continue
             assert stream.spoken is not None
-            stream.spoken.frames.append(result.columns[row])
+            stream.spoken.frames.append(column)
             stream.frames_left -= 1
             stream.frames += 1
             self.frames += 1
             if not stream.silent:
-                sounding.append(stream)
-                codes.append(result.columns[row, 1:])
+                sounding.append(stream.id)
+                rows.append(row)
             if stream.frames_left == 0:
                 self._end(stream, cut_off=True)
                 ended.append(stream)
         if sounding:
-            streams = tuple(stream.id for stream in sounding)
-            self._out.codec.append(CodecFrames(streams, np.stack(codes)))
+            self._out.codec.append(CodecFrames(tuple(sounding), result.columns[rows, 1:]))
         for stream in ended:
             if stream.id in unheard:
                 stream.silent -= 1

@@ -31,11 +31,14 @@ from .scheduler import Scheduler
 STEPS_IN_FLIGHT = 2
 """One step runs while the results of the one before it are read."""
 
+STATS_S = 0.05
+"""How old what others read of a busy engine may be."""
+
 Inbound = Command | ToDecode
 
 
 class DecodeLoop:
-    """``run`` is the thread's body. ``stats`` may be read from any thread."""
+    """``run`` is the thread's body. ``stats`` may be read from any thread; exact when idle."""
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class DecodeLoop:
         self._clock = clock
         self._in_flight: deque[tuple[int, float]] = deque()
         self._last_step_s = 0.0
+        self._stats_due_s = 0.0
         self.stats = EngineStats()
 
     def run(self) -> None:
@@ -81,7 +85,9 @@ class DecodeLoop:
             self._last_step_s = now - launched_s
             self._scheduler.result(result)
             self._send(self._scheduler.out)
-        self.stats = self._scheduler.stats(now, self._last_step_s)
+        if now >= self._stats_due_s or not self._in_flight:
+            self._stats_due_s = now + STATS_S
+            self.stats = self._scheduler.stats(now, self._last_step_s)
 
     def _receive(self) -> bool:
         """Take in everything that waits; sleep for it when no step is in flight."""

@@ -223,6 +223,8 @@ class Scheduler:
             if stream.phase is Phase.WAITING and stream.id in self._streams:
                 waiting.append(stream)
             arriving |= stream.arriving
+            if stream.only_speaks:
+                self._awake.pop(stream.id, None)
         self._batch.arriving = arriving
         self._seating.seat(waiting, now)
 

@@ -90,9 +90,10 @@ class Seating:
                 self._fail(stream, Fault.BUSY, BUSY)
         # What left a slot and is in a step still makes room for one stream each.
         leaving = self._batch.busy - len(self._batch.seated())
-        for stream in victims(self._batch.seated(), self._short - leaving):
-            self._batch.park(stream, now)
-            self.freed = True
+        if self._short > leaving:
+            for stream in victims(self._batch.seated(), self._short - leaving):
+                self._batch.park(stream, now)
+                self.freed = True
 
     def _room_for_backfill(self) -> bool:
         slots = self._batch.slots

@@ -31,6 +31,9 @@ class Phase(Enum):
     RUNNING = auto()
 
 
+_SEATED = (Phase.PREFILLING, Phase.JOINING, Phase.RUNNING)
+
+
 @dataclass(slots=True, eq=False)
 class Context:
     """A stream's KV: its page table (every page held once), and how far it is written.
@@ -68,6 +71,9 @@ class Stream:
     """See the module."""
 
     opened: Open
+    id: StreamId = field(init=False)
+    backfill: bool = field(init=False)
+    """Nobody listens: it has what live streams leave over."""
     opened_s: float
     order: int
     """Rank of opening; first come, first served."""
@@ -140,20 +146,26 @@ class Stream:
     ``frames_before`` frames; None when nothing is."""
     frames_before: int = 0
 
-    @property
-    def id(self) -> StreamId:
-        return self.opened.stream
-
-    @property
-    def backfill(self) -> bool:
-        """Nobody listens: it has what live streams leave over."""
-        return self.opened.priority is Priority.BATCH
+    def __post_init__(self) -> None:
+        # Asked for many times a step, by every step.
+        self.id = self.opened.stream
+        self.backfill = self.opened.priority is Priority.BATCH
 
     @property
     def arriving(self) -> bool:
         """Somebody waits for its next sound, and it has no steps yet."""
         silent = self.playing_since_s is None and not self.backfill
         return silent and (self.composing or self.phase is Phase.WAITING)
+
+    @property
+    def only_speaks(self) -> bool:
+        """Nothing but its steps is to be done until a command, a message or its end comes."""
+        return (
+            self.phase in _SEATED
+            and self.announced
+            and not (self.composing or self.backfill)
+            and self.feed.empty
+        )
 
     def lead_s(self, now: float, frame_s: float) -> float | None:
         """Sound that was made and not heard yet; None while nothing is playing."""

@@ -213,6 +213,11 @@ class TextFeed:
         return self._chars
 
     @property
+    def empty(self) -> bool:
+        """Nothing is held: neither text nor a mark."""
+        return not (self._chars or self._queue)
+
+    @property
     def ended(self) -> bool:
         """:meth:`end` was called and all was taken."""
         return self._closing and not self._look() and not self._window and not self._queue
