@@ -82,9 +82,13 @@ def due_in_s(ready: int, lead_s: float, frame_s: float) -> float | None:
 
 def _least(lead_s: float, frame_s: float) -> int:
     """The smallest chunk, in frames, with ``lead_s`` left to play."""
+    least_s = _COMFORTABLE_CHUNK_S
     if lead_s <= 0.0:
         least_s = FIRST_CHUNK_S
-    else:
-        least_s = next((size for below, size in _STEPS if lead_s < below), _COMFORTABLE_CHUNK_S)
+    elif lead_s < _STEPS[-1][0]:
+        for below_s, size_s in _STEPS:
+            if lead_s < below_s:
+                least_s = size_s
+                break
     # A hair less, so that two frames of 0.05 s are 0.1 s.
     return max(1, math.ceil(least_s / frame_s - 1e-6))

@@ -43,6 +43,11 @@ from .jobs import (
 from .pacing import Playout, due_frames, due_in_s
 from .runner import Int16Array, Int32Array, Runner, VocodeBatch
 
+MOST_AT_ONCE_FRAMES = 128
+"""Frames that one call to the device decodes at most, all rows together, unless one frame a row is
+more: a call ends soon, so that a first sound that became due meanwhile does not wait for hundreds
+of rows that are ahead. A GPU is as fast at this many as at more."""
+
 log = logging.getLogger(__name__)
 
 
@@ -53,6 +58,7 @@ class _Stretch:
     slot: int
     text: str | None
     times: FirstTimes | None
+    playout: Playout
     codes: deque[Int32Array] = field(default_factory=deque["Int32Array"])
     complete: bool = False
     begun: bool = False
@@ -64,7 +70,7 @@ class _Stretch:
         """The same from its beginning, on ``slot``, once it was parked."""
         delivered = max(self.skip, self.decoded)
         text, times = (None, None) if delivered else (self.text, self.times)
-        return _Stretch(slot, text, times, skip=delivered)
+        return _Stretch(slot, text, times, self.playout, skip=delivered)
 
     @property
     def over(self) -> bool:
@@ -129,13 +135,17 @@ class Vocoder:
         """Per slot the stretches that still hold frames: the first owns the slot's state."""
         self._failed: set[StreamId] = set()
         """Streams that failed here and that the decode thread has not let go of yet."""
+        self._passable: set[StreamId] = set()
+        """Streams whose next item may be one that needs no decoding."""
+        self._patience_s: float | None = None
+        """How long nothing is due if no message comes, as of the last look; None: for ever."""
         self._stopped = False
 
     def run(self) -> None:
         """Until ``None`` comes."""
         while not self._stopped:
             try:
-                self._note(self._inbox.get(timeout=self._patience_s()))
+                self._note(self._inbox.get(timeout=self._patience_s))
             except Empty:
                 pass
             self._drain()
@@ -173,10 +183,11 @@ class Vocoder:
             if isinstance(message, CodecFinish):
                 self._failed.discard(stream)
             return
+        self._passable.add(stream)
         match message:
             case CodecBegin(_, slot, text, times, again):
                 listener = self._listeners.setdefault(stream, _Listener())
-                stretch = _Stretch(slot, text, times)
+                stretch = _Stretch(slot, text, times, listener.playout)
                 if again:
                     assert listener.parked is not None
                     stretch, listener.parked = listener.parked.again(slot), None
@@ -214,50 +225,54 @@ class Vocoder:
         """Deliver what is ready and decode one group of what is due; False when nothing is."""
         now = self._clock()
         events: list[Event] = []
-        for stream in list(self._listeners):
-            self._pass_ready(stream, now, events)
+        while self._passable:
+            stream = self._passable.pop()
+            if stream in self._listeners:
+                self._pass_ready(stream, now, events)
         rows = self._due(now)
         if events:
             self._deliver(events)
         if rows:
             # The listeners that are worst off first, with everybody who needs as many frames.
             rows.sort(key=lambda row: row.lead_s)
-            sound = self._decode([row for row in rows if row.frames == rows[0].frames], now)
+            frames = rows[0].frames
+            alike = [row for row in rows if row.frames == frames]
+            sound = self._decode(alike[: max(1, MOST_AT_ONCE_FRAMES // frames)], now)
             if sound:
                 self._deliver(sound)
         return bool(rows or events)
 
-    def _heads(self) -> Iterator[tuple[StreamId, _Listener, _Stretch]]:
-        """Whose next item is sound that their slot's state is ready for."""
-        for line in self._lines.values():
-            while line and line[0].over:
-                line.popleft()
+    def _heads(self) -> Iterator[tuple[StreamId, _Listener, _Stretch, deque[_Stretch]]]:
+        """Whose next item is sound that their slot's state is ready for, with the slot's line."""
         for stream, listener in self._listeners.items():
             head = listener.items[0] if listener.items else None
-            if isinstance(head, _Stretch) and head.codes and self._lines[head.slot][0] is head:
-                yield stream, listener, head
+            if isinstance(head, _Stretch) and head.codes:
+                line = self._lines[head.slot]
+                while line[0].over:
+                    line.popleft()
+                if line[0] is head:
+                    yield stream, listener, head, line
 
     def _due(self, now: float) -> list[_Row]:
         rows: list[_Row] = []
-        for stream, listener, stretch in self._heads():
+        patience_s: float | None = None
+        for stream, listener, stretch, line in self._heads():
             lead_s = listener.playout.lead_s(now)
-            count = due_frames(len(stretch.codes), stretch.complete, lead_s, self._frame_s)
-            if count and not stretch.complete:
+            ready = len(stretch.codes)
+            count = due_frames(ready, stretch.complete, lead_s, self._frame_s)
+            if not count:
+                wait_s = due_in_s(ready, lead_s, self._frame_s)
+                if wait_s is not None and (patience_s is None or wait_s < patience_s):
+                    patience_s = wait_s
+                continue
+            if not stretch.complete:
                 # One size that the device is fast at; the rest of them can wait for more.
                 count = next((size for size in self._sizes if size <= count), count)
-            if count:
-                count = min(count, self._sizes[0])
-                rows.append(_Row(stream, listener, stretch, count, lead_s))
+            if len(line) > 1:  # whoever has the slot next waits for this one
+                lead_s = min(lead_s, *(behind.playout.lead_s(now) for behind in line))
+            rows.append(_Row(stream, listener, stretch, min(count, self._sizes[0]), lead_s))
+        self._patience_s = patience_s
         return rows
-
-    def _patience_s(self) -> float | None:
-        """How long nothing is due when no message comes; None: for ever."""
-        now = self._clock()
-        waits = [
-            due_in_s(len(stretch.codes), listener.playout.lead_s(now), self._frame_s)
-            for _, listener, stretch in self._heads()
-        ]
-        return min((wait for wait in waits if wait is not None), default=None)
 
     def _decode(self, rows: list[_Row], now: float) -> list[Event]:
         try:
@@ -270,6 +285,8 @@ class Vocoder:
         events: list[Event] = []
         for row, samples in zip(rows, pcm, strict=True):
             stretch, listener = row.stretch, row.listener
+            if stretch.over:
+                self._passable.add(row.stream)
             if self._listeners.get(row.stream) is not listener:
                 continue
             timing = None
@@ -295,15 +312,16 @@ class Vocoder:
         parts: list[Int16Array] = []
         while left:
             size = next((size for size in self._sizes if size <= left), left)
-            codes = np.stack(
-                [np.stack([row.stretch.codes.popleft() for _ in range(size)]) for row in rows]
-            )
+            flat: list[Int32Array] = []
             for row in rows:
+                codes = row.stretch.codes
+                flat += [codes.popleft() for _ in range(size)]
                 row.stretch.decoded += size
-            parts.append(self._runner.vocode(VocodeBatch(slots, codes, fresh)))
+            columns = np.array(flat, np.int32).reshape(len(rows), size, -1)
+            parts.append(self._runner.vocode(VocodeBatch(slots, columns, fresh)))
             fresh = np.zeros_like(fresh)
             left -= size
-        return np.concatenate(parts, axis=1)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _broken(self, stream: StreamId) -> Event:
         self._forget(stream)

@@ -1,6 +1,6 @@
 """``CostlessRunner``: a runner whose device does nothing but take time, for benches of the rest.
 
-A step ends ``step_s(rows)`` after the one before it, sound takes ``vocode_s`` a call; both are
+A step ends ``step_s(rows)`` after the one before it, sound takes as long as its frames; both are
 slept through with the interpreter let go of, as a wait for a GPU is. Every row draws noise, and
 ends after a number of frames that its slot's generation decides. Used by the engine's three
 threads, as any runner.
@@ -38,12 +38,14 @@ _NOISE_FRAMES = 512
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """How long the device takes: a step ``step_base_s + rows * step_row_s``."""
+    """How long the device takes, as one H200 does: a step ``step_base_s + rows * step_row_s``,
+    sound ``vocode_base_s + rows * frames * vocode_frame_s``."""
 
     step_base_s: float = 0.0027
     step_row_s: float = 0.000052
     prefill_s: float = 0.004
-    vocode_s: float = 0.003
+    vocode_base_s: float = 0.00045
+    vocode_frame_s: float = 0.00005
     frames: int = 110
     """Of an utterance, about."""
 
@@ -101,8 +103,10 @@ class CostlessRunner:
         time.sleep(self._device.prefill_s)
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:
-        done_s = time.monotonic() + self._device.vocode_s
         rows, frames = batch.codes.shape[:2]
+        device = self._device
+        sound_s = device.vocode_base_s + rows * frames * device.vocode_frame_s
+        done_s = time.monotonic() + sound_s
         size = frames * FRAME_SAMPLES
         pcm = np.empty((rows, size), np.int16)
         for row in range(rows):
