@@ -132,13 +132,23 @@ def _spawn(command: list[str], log: Path) -> int:
 
 @contextmanager
 def _connected(place: Place) -> Generator[None]:
+    if _session(place) is None:
+        raise ClusterError("no cluster runs: shoal cluster up")
+    with joined(place.address):
+        yield
+
+
+@contextmanager
+def joined(address: str) -> Generator[None]:
+    """This process as a driver of the cluster at ``address`` (``auto``: the one of this node).
+
+    :raises ConnectionError: there is none.
+    """
     import ray
 
     untyped = cast("Any", ray)
-    if _session(place) is None:
-        raise ClusterError("no cluster runs: shoal cluster up")
     untyped.init(
-        address=place.address,
+        address=address,
         namespace=SERVE_NAMESPACE,
         log_to_driver=False,
         logging_level="ERROR",

@@ -18,6 +18,7 @@ BOUND_PERCENT: Final = 125
 of the traffic can fill its home and the next on the ring while others have room; the autoscaler
 keeps the load below that."""
 TRIES: Final = 5
+LOADS_PERIOD_MS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +71,6 @@ def haproxy_environment(
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{drain_s:g}",
         # The gateway on the loop that the sockets are on: no thread between them.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        # Who waits for resources is known this soon, so that backfill gives way as soon.
+        "RAY_gcs_pull_resource_loads_period_milliseconds": str(LOADS_PERIOD_MS),
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 import uvicorn.config
@@ -17,10 +16,6 @@ from ray import serve
 from ray.serve import Application
 from starlette.types import ASGIApp
 
-from shoal.engine.api import Engine
-from shoal.engine.config import BUILTIN_VOICE, EngineConfig
-from shoal.engine.fake import FakeEngine
-from shoal.engine.voices import VoiceStore
 from shoal.realtime.app import create_app
 from shoal.realtime.config import server_config
 from shoal.realtime.log import LogThread
@@ -28,7 +23,9 @@ from shoal.realtime.server import SWITCH_INTERVAL_S
 from shoal.realtime.websocket import LiveProtocol
 from shoal.realtime.wire import HttpProtocol
 
+from .board import Reporting
 from .door import Door
+from .engines import make_engine
 from .settings import ReplicaSettings, replica_settings
 from .signals import Signals
 from .voice_source import voice_store
@@ -75,12 +72,13 @@ class Replica:
         self._gateway = gateway
         name = serve.get_replica_context().replica_id.unique_id
         self._door = Door(app, gateway, capacity, told_to_leave, name, settings.leave_s)
+        self._app = Reporting(self._door, name, lambda: self._door.live_turns, capacity)
         self._signals = Signals(engine, gateway, self._door, capacity)
         gc.collect()
         gc.freeze()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return self._door
+        return self._app
 
     async def check_health(self) -> None:
         """:raises RuntimeError: the engine died; Ray starts another replica."""
@@ -92,29 +90,6 @@ class Replica:
 
     def __del__(self) -> None:
         self._logs.stop()
-
-
-def make_engine(settings: ReplicaSettings, store: VoiceStore | None) -> Engine:
-    if settings.engine == "fake":
-        return FakeEngine(
-            slots=settings.slots or 4,
-            speed=settings.fake_speed,
-            store=store,
-        )
-    import torch
-
-    from shoal.engine.service import SpeechEngine
-
-    if settings.torch_threads is not None:
-        torch.set_num_threads(settings.torch_threads)
-    config = EngineConfig(
-        model=BUILTIN_VOICE if settings.model is None else Path(settings.model),
-        device=settings.device,
-        dtype=settings.dtype,
-        slots=settings.slots,
-        voices_dir=None if store is None else store.root,
-    )
-    return SpeechEngine(config, store=store)
 
 
 async def told_to_leave(host: str, port: int) -> bool:

@@ -34,6 +34,13 @@ class ReplicaSettings:
     ``s3://bucket/voices``, of which each replica then keeps what it needs below ``voices_cache``.
     """
     voices_cache: str = "/tmp/shoal-voices"
+    hot_voice_bytes: int | None = None
+    """KV of voices that nobody uses now. ``None``, here and below: as ``SHOAL_HOT_VOICE_BYTES`` and
+    its like say in the environment of the replica, else the engine's choice."""
+    warm_voice_bytes: int | None = None
+    """Codes of voices in the memory of the host."""
+    cold_voice_bytes: int | None = None
+    """Codes of recordings that came with a request, on the replica's disk; 0: none."""
     max_sockets: int = 1024
     drain_s: float = 300.0
     """How long a replica that leaves lets its turns speak. Serve's ``graceful_shutdown_timeout_s``
@@ -53,6 +60,10 @@ class ReplicaSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name} must be at least 1")
+        for name in ("hot_voice_bytes", "warm_voice_bytes", "cold_voice_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise SettingsError(f"{name} must not be negative")
         for name in ("drain_s", "drain_quiet_s", "leave_s", "fake_speed"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} must be positive")

@@ -48,6 +48,11 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "fp32", "bf16", "fp8", "mxfp8"),
         help="of the weights; mxfp8 is emulated before Blackwell",
     )
+    parser.add_argument(
+        "--kv-dtype",
+        choices=("bf16", "fp8"),
+        help="of keys and values on a GPU; bf16. fp8 keeps twice as many in the same memory",
+    )
 
 
 def _add_serve(commands: Commands) -> None:
@@ -142,7 +147,7 @@ def _add_load(commands: Commands) -> None:
 
 def _add_cluster(commands: Commands) -> None:
     cluster = commands.add_parser("cluster", help="run several servers behind one address")
-    cluster.add_argument("action", choices=("up", "status", "down", "env"))
+    cluster.add_argument("action", choices=("up", "status", "down", "env", "backfill"))
     cluster.add_argument("rest", nargs=argparse.REMAINDER, help="shoal cluster up -h lists them")
     cluster.set_defaults(command="cluster")
 

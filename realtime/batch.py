@@ -35,6 +35,14 @@ RETRY_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 30.0)
 """Waits before what may pass is tried again; behind the last it counts as failed."""
 
 
+class GaveWay(SayError):
+    """Who spoke the job had to leave its place to live turns, or has none yet: no failure, and the
+    job's turn comes again for as long as it takes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, passing=True)
+
+
 class LineError(Exception):
     """A line asks for nothing that can be spoken; the message says why, without its text."""
 
@@ -255,19 +263,24 @@ def _make(
     job: Job, folder: Folder, speaker: Speaker, stop: threading.Event, retry_s: tuple[float, ...]
 ) -> int:
     """Speak into the folder; returns the bytes written."""
-    for pause_s in (*retry_s, None):
+    pauses = iter(retry_s)
+    while True:
         try:
             size = _attempt(job, folder, speaker)
             folder.finish(job.id, job.key, job.file)
             return size
+        except GaveWay:
+            folder.abandon(job.file)
+            if stop.is_set():
+                raise
         except SayError as error:
             folder.abandon(job.file)
+            pause_s = next(pauses, None)
             if not error.passing or pause_s is None or stop.wait(pause_s):
                 raise
         except BaseException:
             folder.abandon(job.file)
             raise
-    raise AssertionError("the last pause is none")
 
 
 def _attempt(job: Job, folder: Folder, speaker: Speaker) -> int:

@@ -117,7 +117,11 @@ class Fleet:
         self.wait_for(replicas)
 
     def scale_by_traffic(self, most: int, **rules: float) -> None:
-        scaling = {
+        scaling = self.scaling(most, **rules)
+        cluster.deploy(self.place, self.config({"autoscaling_config": scaling}))
+
+    def scaling(self, most: int, **rules: float) -> dict[str, Any]:
+        return {
             "min_replicas": 1,
             "max_replicas": most,
             "initial_replicas": 1,
@@ -130,7 +134,6 @@ class Fleet:
                 "policy_kwargs": {"most": most, **rules},
             },
         }
-        cluster.deploy(self.place, self.config({"autoscaling_config": scaling}))
 
     def wait_for(self, replicas: int, limit_s: float = 20) -> None:
         """Until HAProxy sends turns to so many."""
