@@ -41,8 +41,10 @@ check)
 speech)
   # The teacher, and the first part of the codec.
   cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
-  train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-    --out "$KEEP/speech" --minutes "${1:-3}" --max-hours 80
+  # What an earlier try of this step has spoken is not spoken again.
+  [ -s "$KEEP/speech/meta.npz" ] ||
+    train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
+      --out "$KEEP/speech" --minutes "${1:-3}" --max-hours 80
   if [ -s "$IN/recital.npz" ]; then
     # The sentences a codec is judged by, in four voices.
     train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" --only 0 1 2 3 \
