@@ -13,14 +13,16 @@ from shoal.loadtest.drive.fleet import FleetFailed, Watcher
 from shoal.loadtest.drive.load import Mode, WorkerPlan
 from shoal.loadtest.drive.session import LevelResult, find_knee, longest_level_s, run_level
 from shoal.loadtest.measure.knee import KneeSearch
+from shoal.loadtest.own_server import NoServer
 from shoal.loadtest.report import baseline, compare, html, result, table, tokens
 from shoal.loadtest.report.live import LiveView
 from shoal.loadtest.report.wav_file import save_worst
 
+from .gating import BAD, OK, gate, gate_tokens
 from .machine import describe_machine
 from .settings import BadArguments, Job, job_of
 
-OK, BAD, NO_ANSWER = 0, 1, 2
+NO_ANSWER = 2
 
 
 def perform(args: argparse.Namespace) -> int:
@@ -31,8 +33,7 @@ def perform(args: argparse.Namespace) -> int:
         "report": _report,
         "compare": _compare,
         "gate": _gate,
-        "record": _record,
-        "gate-tokens": _gate_tokens,
+        "gate-tokens": gate_tokens,
         "fleet": _fleet,
     }
     try:
@@ -44,6 +45,7 @@ def perform(args: argparse.Namespace) -> int:
         baseline.BadBaseline,
         compare.BadThresholds,
         tokens.BadTokens,
+        NoServer,
     ) as problem:
         print(f"shoal load: {problem}", file=sys.stderr)
         return NO_ANSWER
@@ -130,6 +132,10 @@ def _write(job: Job, results: list[LevelResult], search: KneeSearch | None) -> b
     return all(run["totals"]["slo_kept"] for run in found["runs"])
 
 
+def _gate(args: argparse.Namespace) -> int:
+    return gate(args, _run)
+
+
 def _report(args: argparse.Namespace) -> int:
     found = result.read(args.result)
     out: Path = args.out or args.result.with_name("report.html")
@@ -151,32 +157,3 @@ def _compare(args: argparse.Namespace) -> int:
         print("shoal load: the two results have no figure in common", file=sys.stderr)
         return NO_ANSWER
     return BAD if comparison.regressions or comparison.missing else OK
-
-
-def _gate(args: argparse.Namespace) -> int:
-    findings = baseline.check(result.read(args.result), baseline.read(args.baseline))
-    print(baseline.as_text(findings))
-    return OK if all(finding.passed for finding in findings) else BAD
-
-
-def _record(args: argparse.Namespace) -> int:
-    old = baseline.read(args.baseline) if args.baseline.exists() else None
-    new = baseline.record(result.read(args.result), old, args.kind, args.justification)
-    args.baseline.parent.mkdir(parents=True, exist_ok=True)
-    args.baseline.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
-    print(args.baseline)
-    return OK
-
-
-def _gate_tokens(args: argparse.Namespace) -> int:
-    reference, candidate = tokens.read(args.reference), tokens.read(args.candidate)
-    tolerance: float | None = args.tolerance
-    if tolerance is None:
-        findings = tokens.check(reference, candidate, args.frames)
-    else:
-        behind = tokens.read_behind(args.candidate)
-        if behind is None:
-            raise tokens.BadTokens(f"{args.candidate}: a tolerance needs logits, and it holds none")
-        findings = tokens.check_behind(reference, behind, args.frames, tolerance)
-    print(baseline.as_text(findings))
-    return OK if all(finding.passed for finding in findings) else BAD

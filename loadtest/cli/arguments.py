@@ -13,7 +13,7 @@ EXAMPLES = """examples:
   shoal load run http://localhost:8880 --target openai --closed 8
   shoal load fleet --gpus 500 --capacity 64 --out results/fleet
   shoal load compare old/result.json new/result.json
-  shoal load gate new/result.json --baseline loadtest/baselines/h200.json
+  shoal load gate --kind h200 load/result.json step.json precision.json
 """
 
 
@@ -190,15 +190,35 @@ def _judging(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     compare.add_argument("new", type=Path, metavar="B.json")
     compare.add_argument("--thresholds", type=Path, help="TOML with [[threshold]] tables")
     compare.add_argument("--force", action="store_true", help="although conditions differ")
-    gate = actions.add_parser("gate", help="exit 1 if a result fails its committed baseline")
-    gate.add_argument("result", type=Path)
-    gate.add_argument("--baseline", type=Path, required=True)
-    record = actions.add_parser("record", help="write a result's figures as the new baseline")
-    record.add_argument("result", type=Path)
-    record.add_argument("--baseline", type=Path, required=True)
-    record.add_argument("--kind", required=True, help="kind of machine, as in the result")
-    record.add_argument(
+    gate = actions.add_parser("gate", help="exit 1 if results fail their committed baseline")
+    gate.add_argument(
+        "results",
+        nargs="*",
+        type=Path,
+        metavar="FILE.json",
+        help="of load tests, of bench_step (step.json) and of bench_precision (precision.json)",
+    )
+    gate.add_argument(
+        "--kind", default="", help="of machine: judges by loadtest/baselines/KIND.json"
+    )
+    gate.add_argument("--baseline", type=Path, help="another file than that")
+    gate.add_argument(
+        "--run",
+        default="",
+        metavar="URL",
+        help="measure first, as the baseline says; 'own' starts a server for it",
+    )
+    gate.add_argument("--out", type=Path, default=Path("load-gate"), help="folder of that run")
+    gate.add_argument("--write", action="store_true", help="make the files the new baseline")
+    gate.add_argument(
         "--justification", default="", help="needed when a figure gets more than 5 %% worse"
+    )
+    gate.add_argument(
+        "--tolerance",
+        action="append",
+        default=[],
+        metavar="METRIC=SHARE",
+        help="with --write: more than 5 %% for ttfa.p50 or ttfa.p95",
     )
     tokens = actions.add_parser("gate-tokens", help="exit 1 if the first frames' codes differ")
     tokens.add_argument("reference", type=Path)

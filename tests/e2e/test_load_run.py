@@ -313,18 +313,19 @@ def test_the_command_measures_reports_compares_and_gates(
         assert (worse / turn["wav"]).stat().st_size > 44
     a, b = str(honest / "result.json"), str(worse / "result.json")
     baseline = str(tmp_path / "baseline.json")
-    record = ("--baseline", baseline, "--kind", "stand-in")
+    record = ("--baseline", baseline, "--kind", "stand-in", "--write")
     assert judged("compare", a, a) == 0
     assert judged("compare", a, b) == 1
     told = capsys.readouterr().out
     assert "WORSE" in told and "stalled_share.0ms" in told
-    assert judged("record", a, *record) == 0
+    assert judged("gate", a, *record) == 0
     assert judged("gate", a, "--baseline", baseline) == 0
     assert judged("gate", b, "--baseline", baseline) == 1
-    assert judged("record", b, *record) == 2
+    assert judged("gate", b, *record) == 2
     assert "needs a justification" in capsys.readouterr().err
-    assert judged("record", b, *record, "--justification", "it was told to stall") == 0
+    assert judged("gate", b, *record, "--justification", "it was told to stall") == 0
     assert judged("gate", b, "--baseline", baseline) == 0
+    assert "it was told to stall" in capsys.readouterr().out
     assert judged("report", b, "--out", str(tmp_path / "again.html")) == 0
     assert (tmp_path / "again.html").read_text() == page
 
