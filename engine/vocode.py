@@ -8,6 +8,7 @@ lives in them. Frames of one slot's earlier stretch are always decoded before a 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -86,6 +87,8 @@ class _Listener:
     )
     playout: Playout = field(default_factory=Playout)
     parked: _Stretch | None = None
+    due_s: float = 0.0
+    """Before this time what it holds is not due, unless it gets more."""
     seq: int = 0
     frames: int = 0
     samples: int = 0
@@ -170,8 +173,11 @@ class Vocoder:
         match message:
             case CodecFrames(streams, codes):
                 for stream, frame in zip(streams, codes, strict=True):
-                    if (stretch := self._last_stretch(stream)) is not None:
-                        stretch.codes.append(frame)
+                    listener = self._listeners.get(stream)
+                    if listener is not None and listener.items:
+                        if isinstance(stretch := listener.items[-1], _Stretch):
+                            stretch.codes.append(frame)
+                            listener.due_s = 0.0
                 return
             case CodecDrop(stream):
                 self._failed.discard(stream)
@@ -227,7 +233,8 @@ class Vocoder:
         events: list[Event] = []
         while self._passable:
             stream = self._passable.pop()
-            if stream in self._listeners:
+            if (listener := self._listeners.get(stream)) is not None:
+                listener.due_s = 0.0
                 self._pass_ready(stream, now, events)
         rows = self._due(now)
         if events:
@@ -242,9 +249,12 @@ class Vocoder:
                 self._deliver(sound)
         return bool(rows or events)
 
-    def _heads(self) -> Iterator[tuple[StreamId, _Listener, _Stretch, deque[_Stretch]]]:
-        """Whose next item is sound that their slot's state is ready for, with the slot's line."""
+    def _heads(self, now: float) -> Iterator[tuple[StreamId, _Listener, _Stretch, deque[_Stretch]]]:
+        """Whose next item is sound that their slot's state is ready for and that may be due, with
+        the slot's line."""
         for stream, listener in self._listeners.items():
+            if listener.due_s > now:
+                continue
             head = listener.items[0] if listener.items else None
             if isinstance(head, _Stretch) and head.codes:
                 line = self._lines[head.slot]
@@ -255,15 +265,13 @@ class Vocoder:
 
     def _due(self, now: float) -> list[_Row]:
         rows: list[_Row] = []
-        patience_s: float | None = None
-        for stream, listener, stretch, line in self._heads():
+        for stream, listener, stretch, line in self._heads(now):
             lead_s = listener.playout.lead_s(now)
             ready = len(stretch.codes)
             count = due_frames(ready, stretch.complete, lead_s, self._frame_s)
             if not count:
                 wait_s = due_in_s(ready, lead_s, self._frame_s)
-                if wait_s is not None and (patience_s is None or wait_s < patience_s):
-                    patience_s = wait_s
+                listener.due_s = now + (math.inf if wait_s is None else wait_s)
                 continue
             if not stretch.complete:
                 # One size that the device is fast at; the rest of them can wait for more.
@@ -271,7 +279,10 @@ class Vocoder:
             if len(line) > 1:  # whoever has the slot next waits for this one
                 lead_s = min(lead_s, *(behind.playout.lead_s(now) for behind in line))
             rows.append(_Row(stream, listener, stretch, min(count, self._sizes[0]), lead_s))
-        self._patience_s = patience_s
+        if not rows:
+            times = (item.due_s for item in self._listeners.values() if item.due_s > now)
+            until_s = min(times, default=math.inf)
+            self._patience_s = None if until_s == math.inf else until_s - now
         return rows
 
     def _decode(self, rows: list[_Row], now: float) -> list[Event]:
