@@ -17,11 +17,12 @@ from shoal.kernels.attention import Workspace
 
 from .codec import Codec, encode_codes
 from .cuda.buckets import PREFILL_SIZES, bucket_of, buckets_up_to
+from .cuda.kv_pool import KvDtype, KvPool, page_bytes
 from .cuda.prefill import Prefill, PrefillPass
 from .cuda.sharing import Sharing
 from .cuda.slot_state import SlotState
 from .cuda.staging import BUFFERS, StagedPlan, StepStaging
-from .cuda.step import DecodeStep, KvPool
+from .cuda.step import DecodeStep
 from .cuda.vocoder import Vocoder
 from .cuda.weights import CudaWeights
 from .model.config import DualARConfig
@@ -60,6 +61,7 @@ class CudaRunner:
         *,
         slots: int,
         pages: int | None = None,
+        kv_dtype: KvDtype = "bf16",
         device: torch.device,
         pdl: bool = True,
         prefill_rows: int = PREFILL_ROWS,
@@ -68,6 +70,7 @@ class CudaRunner:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         """``pages``: what fits the device and a full context for every slot, when not given.
+        ``kv_dtype``: what the slow stack's keys and values are kept in.
         ``prefill_rows``: columns of a prefill graph at most; decode waits for the longest kernel of
         one. ``sharing``: attend once to a prefix that many rows have in common. ``buckets``:
         numbers of rows to capture steps for, ascending to ``slots``; the usual ones when not given.
@@ -82,10 +85,11 @@ class CudaRunner:
         self._codec = codec
         slow = config.slow
         max_pages = -(-config.max_seq_len // PAGE_TOKENS)
-        page_bytes = 4 * slow.layers * slow.kv_heads * PAGE_TOKENS * slow.head_dim
+        shape = (slow.kv_heads, PAGE_TOKENS, slow.head_dim)
+        each = page_bytes(slow.layers, *shape, kv_dtype)
         if pages is None:
             free, _ = torch.cuda.mem_get_info(device)
-            pages = min(slots * max_pages, int(free * _MEMORY_SHARE) // page_bytes)
+            pages = min(slots * max_pages, int(free * _MEMORY_SHARE) // each)
         self._spec = RunnerSpec(
             codebooks=config.codebooks,
             frame_samples=codec.frame_samples,
@@ -96,9 +100,9 @@ class CudaRunner:
             max_positions=config.max_seq_len,
             end_token=weights.end_token,
             pcm_batch_frames=PCM_BATCH_FRAMES,
-            page_bytes=page_bytes,
+            page_bytes=each,
         )
-        pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, device)
+        pool = KvPool.empty(slow.layers, pages, *shape, device, kv_dtype)
         state = SlotState(slots, config.codebooks, max_pages, pages, device)
         self._buckets = buckets_up_to(slots) if buckets is None else tuple(buckets)
         finder = Sharing(slots + 1, PAGE_TOKENS) if sharing and slots >= SHARING_ROWS else None

@@ -27,6 +27,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 CPU_SLOTS = 8
 GPU_SLOTS = 64
 DTYPES = ("auto", "fp32", "bf16", "fp8", "mxfp8")
+KV_DTYPES = ("bf16", "fp8")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,10 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     device = _device(config.device)
     if config.dtype not in DTYPES:
         raise CheckpointError(f"no dtype is called {config.dtype!r}; there are {list(DTYPES)}")
+    if config.kv_dtype not in KV_DTYPES:
+        raise CheckpointError(
+            f"no kv-dtype is called {config.kv_dtype!r}; there are {list(KV_DTYPES)}"
+        )
     if config.slots is None:
         config = replace(config, slots=CPU_SLOTS if device.type == "cpu" else GPU_SLOTS)
     source = str(config.model)
@@ -60,6 +65,8 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     if device.type == "cpu":
         if config.dtype not in ("auto", "fp32"):
             raise CheckpointError(f"dtype {config.dtype} takes a GPU; on a CPU it is fp32")
+        if config.kv_dtype != "bf16":
+            raise CheckpointError(f"kv-dtype {config.kv_dtype} takes a GPU")
         runner: Runner = CpuRunner.load(
             config.model, slots=config.slots or CPU_SLOTS, pages=config.pages, progress=progress
         )

@@ -15,7 +15,7 @@ import triton.language as tl
 from .kv import Pages, page_scales, page_values
 from .pages import LOG2_E, RAISED, TILE_TOKENS, Heads, block_tokens, check_heads, narrow_queries
 from .quantise import Fp8Rows
-from .rounding import bf16, dot, launch_options, quantise_rows
+from .rounding import bf16, dot, launch_options, quantise_rows, widen
 
 
 @triton.jit(do_not_specialize=["osc_stride", "table_stride"])
@@ -81,7 +81,7 @@ def extend_kernel(
             if NARROW:
                 by_key = tl.load(KEY_SCALES + row + t)
                 by_value = tl.load(VALUE_SCALES + row + t, mask=first + t < last, other=0.0)
-                score = dot(q, k.to(tl.float16)) * by_key[None, :]
+                score = dot(q, widen(k)) * by_key[None, :]
             else:
                 score = dot(q, k) * scale
             score = tl.where(seen, score, float("-inf"))
@@ -90,7 +90,7 @@ def extend_kernel(
             fade = tl.exp2(top - higher)
             if NARROW:
                 p = tl.exp2(score - (higher - RAISED)[:, None])
-                more = dot((p * by_value[None, :]).to(tl.float16), v.to(tl.float16))
+                more = dot((p * by_value[None, :]).to(tl.float16), widen(v))
             else:
                 p = tl.exp2(score - higher[:, None])
                 more = dot(bf16(p), v)

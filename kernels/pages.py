@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from .kv import Fp8Pages, Pages, check_pages
-from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows
+from .rounding import EMULATE, bf16, dot, prefetch_lines, quantise_rows, widen
 
 LOG2_E = 1.4426950408889634
 LIFT = 8.0
@@ -58,7 +58,7 @@ class Schedule:
 
 
 SCHEDULE = Schedule(32, 256, 3)
-FP8_SCHEDULE = Schedule(32, 256, 3)
+FP8_SCHEDULE = Schedule(64, 256, 3, 4, 8)
 """Of FP8 pages. Contexts are cut as with bf16 ones: the host shares prefixes by that alone."""
 
 
@@ -216,7 +216,7 @@ def attend(
         if NARROW:
             by_key = tl.load(KEY_SCALES + row + t)
             by_value = tl.load(VALUE_SCALES + row + t, mask=token + t < end, other=0.0)
-            score = dot(k.to(tl.float16), queries) * by_key[:, None]
+            score = dot(widen(k), queries) * by_key[:, None]
         else:
             score = dot(k, queries) * scale
         score = tl.where(seen, score, float("-inf"))
@@ -224,7 +224,7 @@ def attend(
         fade = tl.exp2(top - higher)
         if NARROW:
             p = tl.exp2(score - (higher - RAISED)[None, :])
-            more = dot(tl.trans(v.to(tl.float16)), (p * by_value[:, None]).to(tl.float16))
+            more = dot(tl.trans(widen(v)), (p * by_value[:, None]).to(tl.float16))
         else:
             p = tl.exp2(score - higher[None, :])
             more = dot(tl.trans(v), bf16(p))

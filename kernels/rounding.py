@@ -70,6 +70,28 @@ def dot(a, b):
 
 
 @triton.jit
+def widen(x):
+    """e4m3 to f16, exactly.
+
+    Four at a time, and declared impure: else the compiler moves the cast behind a change of layout
+    and shuffles single bytes for longer than everything else together takes.
+    """
+    if EMULATE:
+        r = x.to(tl.float16)
+    else:
+        r = tl.inline_asm_elementwise(
+            "{ .reg .b16 a, b; mov.b32 {a, b}, $2;"
+            " cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b; }",
+            "=r,=r,r",
+            [x],
+            dtype=tl.float16,
+            is_pure=False,
+            pack=4,
+        )
+    return r
+
+
+@triton.jit
 def group_scale(amax):
     """The scale of a group and its inverse, from the largest magnitude: value = e4m3 * scale."""
     top = tl.maximum(amax, 1e-10)

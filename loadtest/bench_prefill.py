@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 from shoal.engine.cuda.buckets import PREFILL_SIZES, buckets_up_to
+from shoal.engine.cuda.kv_pool import KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
-from shoal.engine.cuda.step import KvPool
 from shoal.engine.cuda.weights import CudaWeights, StackWeights, device_weights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_weights
@@ -59,18 +59,16 @@ SHARED = (256, 512, 1000)
 # Prefill alone ------------------------------------------------------------------------------------
 
 
-def same_bits(
-    before: tuple[torch.Tensor, torch.Tensor], after: KvPool, pages: Sequence[int]
-) -> bool:
+def same_bits(before: tuple[torch.Tensor, ...], after: KvPool, pages: Sequence[int]) -> bool:
     at = torch.tensor(pages, device=GPU)
-    kept = zip(before, (after.keys, after.values), strict=True)
+    kept = zip(before, after.parts, strict=True)
     return all(torch.equal(old[:, at], new[:, at]) for old, new in kept)
 
 
 def clear(pool: KvPool, pages: Sequence[int]) -> None:
     at = torch.tensor(pages, device=GPU)
-    pool.keys[:, at] = 0
-    pool.values[:, at] = 0
+    for part in pool.parts:
+        part[:, at] = 0
     torch.cuda.synchronize()
 
 
@@ -94,7 +92,7 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
                 # What an earlier chunk left behind this one is nobody's: both begin from nothing.
                 clear(pool, touched)
                 recorded.run([chunk])
-                kept = (pool.keys.clone(), pool.values.clone())
+                kept = tuple(part.clone() for part in pool.parts)
                 clear(pool, touched)
                 single.run([chunk])
                 torch.cuda.synchronize()

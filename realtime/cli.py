@@ -79,12 +79,21 @@ def _engine_config(flags: argparse.Namespace) -> EngineConfig:
         model=BUILTIN_VOICE if model is None else Path(model),
         device=flags.device or setting("device") or "auto",
         dtype=flags.dtype or setting("dtype") or "auto",
+        kv_dtype=flags.kv_dtype or setting("kv_dtype") or "bf16",
         slots=slots,
         voices_dir=_voices_dir(),
         warm_voice_bytes=usual.warm_voice_bytes if warm is None else warm,
         cold_voice_bytes=usual.cold_voice_bytes if cold is None else cold,
         limits=_limits(),
     )
+
+
+def _refuse_engine_flags(flags: argparse.Namespace) -> None:
+    """Without ``--local``, what a server has of its own."""
+    if not flags.local and (flags.model or flags.device or flags.dtype or flags.kv_dtype):
+        raise UsageError(
+            "--model, --device, --dtype and --kv-dtype need --local: a server has its own"
+        )
 
 
 def _limits() -> Limits:
@@ -187,8 +196,7 @@ def _say(flags: argparse.Namespace) -> int:
     from .playback import NoSoundOutput, Sink, check_sink, open_sink
     from .say import SayError, say_local, say_remote
 
-    if not flags.local and (flags.model or flags.device or flags.dtype):
-        raise UsageError("--model, --device and --dtype need --local: a server has its own")
+    _refuse_engine_flags(flags)
     if not flags.text.strip():
         raise UsageError("there is nothing to say")
 
@@ -230,8 +238,7 @@ def _batch(flags: argparse.Namespace) -> int:
     from .batch_speakers import LocalSpeaker, RemoteSpeaker
     from .say import SayError
 
-    if not flags.local and (flags.model or flags.device or flags.dtype):
-        raise UsageError("--model, --device and --dtype need --local: a server has its own")
+    _refuse_engine_flags(flags)
     progress = Progress(sys.stderr)
     with contextlib.ExitStack() as closing:
         try:

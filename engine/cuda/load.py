@@ -18,9 +18,11 @@ from ..runner import Runner
 from ..tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from .kv_pool import KvDtype
     from .weights import CudaWeights
 
 GpuDtype = Literal["bf16", "fp8", "mxfp8"]
+_ADA = (8, 9)
 _HOPPER = (9, 0)
 _BLACKWELL = (10, 0)
 
@@ -40,6 +42,21 @@ def gpu_dtype(wanted: str, capability: tuple[int, int]) -> GpuDtype:
             return wanted
         case _:
             raise CheckpointError(f"a GPU runs no {wanted}; there are bf16, fp8 and mxfp8")
+
+
+def gpu_kv_dtype(wanted: str, capability: tuple[int, int]) -> KvDtype:
+    """``wanted`` for keys and values, where a GPU of ``capability`` can. Raises
+    :class:`CheckpointError` where it cannot be."""
+    match wanted:
+        case "fp8" if capability < _ADA:
+            raise CheckpointError(
+                "kv-dtype fp8 takes a GPU of compute capability 8.9 or higher, "
+                f"this one has {capability[0]}.{capability[1]}; try --kv-dtype bf16"
+            )
+        case "bf16" | "fp8":
+            return wanted
+        case _:
+            raise CheckpointError(f"no keys and values are kept in {wanted}; there are bf16, fp8")
 
 
 def dtype_note(wanted: str, capability: tuple[int, int]) -> str:
@@ -126,6 +143,7 @@ def runner_of(
         codec,
         slots=config.slots or 1,
         pages=config.pages,
+        kv_dtype=gpu_kv_dtype(config.kv_dtype, torch.cuda.get_device_capability(device)),
         device=device,
         pdl=pdl,
         progress=progress,

@@ -23,8 +23,8 @@ from shoal.kernels.quantise import Fp8Rows
 
 from ..runner import Int32Array, PrefillChunk
 from .buckets import bucket_of
+from .kv_pool import KvPool
 from .stack import StackRun, make_stack
-from .step import KvPool
 from .weights import CudaWeights, Layer, StackWeights
 
 
@@ -147,7 +147,7 @@ class PrefillPass:
             normed: NormedRows | None,
             out: Tensor | Fp8Rows,
         ) -> None:
-            heads, keys, values = layer.heads, self._pool.keys[index], self._pool.values[index]
+            heads, (keys, values) = layer.heads, self._pool.layer(index)
             qk = None
             if heads.query_weight is not None and heads.key_weight is not None:
                 qk = (heads.query_weight, heads.key_weight)

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from shoal.kernels.embedding import embed_reference
 from shoal.kernels.heads import heads_reference
+from shoal.kernels.kv import quantise_heads
 from shoal.kernels.mxfp8 import Mx, dequantise_mx, quantise_mx_reference
-from shoal.kernels.pages import Heads
+from shoal.kernels.pages import Heads, fp8_attention_reference
 from shoal.kernels.quantise import (
     Fp8Weight,
     dequantise_rows,
@@ -30,6 +31,7 @@ from shoal.kernels.quantise import (
 )
 from shoal.kernels.swiglu import swiglu_reference
 
+from .kv_pool import KvDtype
 from .product import Product
 from .weights import CudaWeights, StackWeights
 
@@ -49,10 +51,12 @@ class Logits:
 
 
 class Context:
-    """One stream: its keys and values so far, bf16 [positions, kv heads, dim] per layer."""
+    """One stream: its keys and values so far, bf16 [positions, kv heads, dim] per layer, before
+    they are quantised to ``kv_dtype``."""
 
-    def __init__(self, weights: CudaWeights) -> None:
+    def __init__(self, weights: CudaWeights, kv_dtype: KvDtype = "bf16") -> None:
         self._weights = weights
+        self._kv_dtype = kv_dtype
         self._positions = 0
         self._keys: list[Tensor | None] = [None] * len(weights.slow.layers)
         self._values: list[Tensor | None] = [None] * len(weights.slow.layers)
@@ -106,6 +110,9 @@ class Context:
             keys = k[0] if keys is None else torch.cat([keys, k[0]])
             values = v[0] if values is None else torch.cat([values, v[0]])
             self._keys[layer], self._values[layer] = keys, values
+            if self._kv_dtype == "fp8":
+                kept = quantise_heads(keys), quantise_heads(values)
+                return fp8_attention_reference(q[0], *kept, start)[None]
             return _attention(q, keys[None], values[None], start)
 
         h, normed = run_stack(stack, x[None], positions, attend)

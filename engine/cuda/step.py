@@ -8,7 +8,6 @@ plans or threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,6 +21,7 @@ from shoal.kernels.norm import NormedRows
 from shoal.kernels.quantise import Fp8Rows
 from shoal.kernels.sampler import SlowToken, sample
 
+from .kv_pool import KvPool
 from .sharing import groups_for
 from .slot_state import SlotState
 from .stack import make_stack
@@ -30,37 +30,6 @@ from .weights import CudaWeights, Layer
 
 FAST_CONTEXT = 16
 """Positions that the fast stack's cache has room for; a power of two above the codebooks."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KvPool:
-    """Keys and values of the slow stack, bf16 [layers, pages, kv heads, page tokens, head dim].
-
-    The last page is scratch: rows without a context of their own write there.
-    """
-
-    keys: Tensor
-    values: Tensor
-
-    @property
-    def scratch_page(self) -> int:
-        """The page that nobody reads."""
-        return self.keys.shape[1] - 1
-
-    @staticmethod
-    def empty(
-        layers: int, pages: int, kv_heads: int, page_tokens: int, dim: int, device: torch.device
-    ) -> KvPool:
-        """``pages`` to hand out, plus the scratch page."""
-
-        shape = (layers, pages + 1, kv_heads, page_tokens, dim)
-        keys = torch.zeros(shape, dtype=torch.bfloat16, device=device)
-        return KvPool(keys, torch.zeros_like(keys))
-
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy one page in every layer. On the current stream."""
-        self.keys[:, target].copy_(self.keys[:, source])
-        self.values[:, target].copy_(self.values[:, source])
 
 
 class DecodeStep:
@@ -198,8 +167,7 @@ class DecodeStep:
             qkv,
             normed,
             layer.heads,
-            self._pool.keys[index],
-            self._pool.values[index],
+            *self._pool.layer(index),
             self._slots.tables,
             self._row_slots,
             self._positions,

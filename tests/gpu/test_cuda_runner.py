@@ -13,9 +13,9 @@ if not torch.cuda.is_available():
 
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
+from shoal.engine.cuda.kv_pool import KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
 from shoal.engine.cuda.sharing import Sharing
-from shoal.engine.cuda.step import KvPool
 from shoal.engine.model.config import read_config
 from shoal.engine.runner import PrefillChunk, StepPlan, VocodeBatch
 from tests.steps import GPU, PAGE, Driver, builtin_runner, builtin_weights, code_columns

@@ -64,6 +64,7 @@ def test_it_runs_as_a_module_too() -> None:
         ["serve", "--slots", "0"],
         ["serve", "--device", "toaster"],
         ["serve", "--engine", "steam"],
+        ["serve", "--kv-dtype", "fp4"],
         ["say"],
         ["say", "Hello.", "--local", "--url", "ws://x"],
         ["voice"],
@@ -83,6 +84,12 @@ def test_a_wrong_command_line_is_two(words: list[str], capsys: pytest.CaptureFix
     [
         (["say", "  ", "-o", "x.wav"], 2, "nothing to say"),
         (["say", "Hi.", "--device", "cpu"], 2, "need --local"),
+        (["say", "Hi.", "--kv-dtype", "fp8"], 2, "need --local"),
+        (
+            ["say", "Hi.", "--local", "--device", "cpu", "--kv-dtype", "fp8", "-o", "x.wav"],
+            1,
+            "kv-dtype fp8 takes a GPU",
+        ),
         (["say", "Hi.", "--local", "-o", "/nowhere/x.wav"], 1, "/nowhere: no such folder"),
         (["say", "Hi.", "--local", "-o", "/"], 1, "/: is a folder"),
         (["say", "Hi.", "--url", "127.0.0.1:9", "-o", "x.wav"], 1, "start one with 'shoal serve'"),

@@ -18,12 +18,13 @@ if not torch.cuda.is_available():
 
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
+from shoal.engine.cuda.kv_pool import KvDtype, KvPool
 from shoal.engine.cuda.product import Dtype
 from shoal.engine.cuda.reference import Context, product, run_stack, with_scales_misread
 from shoal.engine.cuda.slot_state import SlotState
 from shoal.engine.cuda.stack import MxStack, make_stack
 from shoal.engine.cuda.staging import StepStaging
-from shoal.engine.cuda.step import DecodeStep, KvPool
+from shoal.engine.cuda.step import DecodeStep
 from shoal.engine.cuda.weights import CudaWeights, Layer, StackWeights, device_weights
 from shoal.engine.model.config import read_config
 from shoal.engine.model.weights import load_weights
@@ -165,16 +166,18 @@ def test_the_reference_in_bf16_draws_what_the_cpu_draws(voices: dict[Dtype, Cuda
     assert context.greedy(fed[-1], 1)[0].tolist() == first
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"), [*((dtype, "bf16") for dtype in DTYPES), ("fp8", "fp8")]
+)
 def test_logits_of_a_whole_stream_are_those_of_its_steps(
-    voices: dict[Dtype, CudaWeights], dtype: Dtype
+    voices: dict[Dtype, CudaWeights], dtype: Dtype, kv_dtype: KvDtype
 ) -> None:
     prompt = torch.zeros(6, 9, dtype=torch.int32, device=DEVICE)
     prompt[:, 0] = torch.tensor([5, 9, 40, 41, 7, 8])
-    stepwise = Context(voices[dtype])
+    stepwise = Context(voices[dtype], kv_dtype)
     stepwise.prefill(prompt[:-1])
     codes = stepwise.greedy(prompt[-1], 3)
-    whole = Context(voices[dtype])
+    whole = Context(voices[dtype], kv_dtype)
     whole.prefill(prompt[:-1])
     fed = torch.cat([prompt[-1:], codes[:-1]])
     logits = whole.frames(fed, codes[:, 1:-1].long())
@@ -183,14 +186,17 @@ def test_logits_of_a_whole_stream_are_those_of_its_steps(
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="interpreted where there is no GPU")
-@pytest.mark.parametrize("dtype", ["fp8", "mxfp8"])
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"), [("fp8", "bf16"), ("fp8", "fp8"), ("mxfp8", "bf16")]
+)
 def test_a_whole_step_draws_what_its_reference_draws(
-    voices: dict[Dtype, CudaWeights], dtype: Dtype
+    voices: dict[Dtype, CudaWeights], dtype: Dtype, kv_dtype: KvDtype
 ) -> None:
     """The first step of a context, through a slow stack of a few layers and the fast stack."""
     weights = replace(voices[dtype], slow=short(voices[dtype]))
     slow = weights.slow.config
-    pool = KvPool.empty(len(weights.slow.layers), 1, slow.kv_heads, 64, slow.head_dim, DEVICE)
+    shape = (slow.kv_heads, 64, slow.head_dim)
+    pool = KvPool.empty(len(weights.slow.layers), 1, *shape, DEVICE, kv_dtype)
     state = SlotState(1, weights.codebooks, 4, 1, DEVICE)
     staging = StepStaging(state, 1, DEVICE)
     work = Workspace.empty(1, weights.slow.layers[0].heads, DEVICE)
@@ -202,7 +208,7 @@ def test_a_whole_step_draws_what_its_reference_draws(
     step.run()
     staging.fetch(staged)
     frame = torch.from_numpy(staging.read(staged)[0]).long()
-    logits = Context(weights).frames(torch.from_numpy(column)[None], frame[:, 1:-1])
+    logits = Context(weights, kv_dtype).frames(torch.from_numpy(column)[None], frame[:, 1:-1])
     # A token may differ where two are so close that a rounding decides.
     slow_behind = logits.slow.max() - logits.slow[0, frame[0, 1]]
     fast_behind = logits.fast.amax(-1) - logits.fast.gather(2, frame[:, 2:, None])[..., 0]

@@ -14,11 +14,13 @@ import torch
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
 from shoal.engine.cuda.buckets import bucket_of, buckets_up_to
+from shoal.engine.cuda.kv_pool import KvDtype, KvPool
 from shoal.engine.cuda.prefill import PrefillPass, in_passes
+from shoal.engine.cuda.product import Dtype
 from shoal.engine.cuda.sharing import Sharing
 from shoal.engine.cuda.slot_state import SlotState
 from shoal.engine.cuda.staging import StepStaging
-from shoal.engine.cuda.step import DecodeStep, KvPool
+from shoal.engine.cuda.step import DecodeStep
 from shoal.engine.cuda.weights import device_weights
 from shoal.engine.model.config import read_config
 from shoal.engine.model.weights import load_weights
@@ -34,6 +36,7 @@ from shoal.engine.tokenizer import load_tokenizer
 from shoal.kernels.advance import advance, advance_reference
 from shoal.kernels.attention import Workspace
 from shoal.kernels.join import apply_joins, apply_joins_reference
+from shoal.kernels.kv import Fp8Pages, Pages, dequantise_heads, quantise_heads
 
 CPU = torch.device("cpu")
 PAGES = 8
@@ -137,6 +140,32 @@ def test_the_advance_kernel_does_what_its_reference_does() -> None:
     assert results[1, :, -2].tolist() == [0, 0, 1, 1]
 
 
+KINDS: tuple[tuple[str, Dtype, KvDtype], ...] = (
+    ("bf16", "bf16", "bf16"),
+    ("fp8", "fp8", "bf16"),
+    ("fp8 with fp8 keys", "fp8", "fp8"),
+)
+
+
+def fill(pages: Pages, source: torch.Tensor) -> None:
+    """The first pages from the CPU's, [pages, kv heads, page, dim]."""
+    if isinstance(pages, Fp8Pages):
+        narrow = quantise_heads(source.bfloat16())
+        pages.values[: len(source)] = narrow.values
+        pages.scales[: len(source)] = narrow.scales
+    else:
+        pages[: len(source)] = source
+
+
+def wide(pool: KvPool) -> list[torch.Tensor]:
+    """Keys and values, [layers, pages, kv heads, page, dim], as what they stand for."""
+    layers = [pool.layer(index) for index in range(len(pool.keys))]
+    return [
+        torch.stack([dequantise_heads(p) if isinstance(p, Fp8Pages) else p for p in part])
+        for part in zip(*layers, strict=True)
+    ]
+
+
 @dataclass
 class Voice:
     """The built-in voice on both runners, prefilled with a short sentence, and ``long`` in pages
@@ -170,7 +199,7 @@ def voice() -> Voice:
         steps: dict[str, tuple[DecodeStep, StepStaging]] = {}
         prefills: dict[str, PrefillPass] = {}
         pools: dict[str, KvPool] = {}
-        for dtype in ("bf16", "fp8"):
+        for name, dtype, kv_dtype in KINDS:
             weights = device_weights(
                 config,
                 load_weights(BUILTIN_VOICE, config),
@@ -179,39 +208,42 @@ def voice() -> Voice:
                 dtype=dtype,
                 device=CPU,
             )
-            pool = KvPool.empty(slow.layers, PAGES, slow.kv_heads, PAGE_TOKENS, slow.head_dim, CPU)
+            shape = (slow.kv_heads, PAGE_TOKENS, slow.head_dim)
+            pool = KvPool.empty(slow.layers, PAGES, *shape, CPU, kv_dtype)
             for layer, kept in enumerate(runner.kv_pools):
                 pages = kept.view(2, slow.kv_heads, -1, PAGE_TOKENS, slow.head_dim)
-                pool.keys[layer, :PAGES] = pages[0, :, :PAGES].transpose(0, 1)
-                pool.values[layer, :PAGES] = pages[1, :, :PAGES].transpose(0, 1)
+                for mine, theirs in zip(pool.layer(layer), pages[:, :, :PAGES], strict=True):
+                    fill(mine, theirs.transpose(0, 1))
             state = SlotState(2, config.codebooks, 32, PAGES, CPU)
             staging = StepStaging(state, 2, CPU)
             work = Workspace.empty(2, weights.slow.layers[0].heads, CPU)
-            steps[dtype] = DecodeStep(weights, pool, state, staging, work, 2, CPU), staging
+            steps[name] = DecodeStep(weights, pool, state, staging, work, 2, CPU), staging
             sizes = (4, 32)
-            prefills[dtype] = PrefillPass(weights, weights.slow, pool, sizes, 32, CPU)
-            pools[dtype] = pool
+            prefills[name] = PrefillPass(weights, weights.slow, pool, sizes, 32, CPU)
+            pools[name] = pool
     finally:
         runner.close()
     return Voice(steps, first, drawn, long, prefills, pools)
 
 
-@pytest.mark.parametrize(("dtype", "close"), [("bf16", 0.02), ("fp8", 0.12)])
+@pytest.mark.parametrize(
+    ("kind", "close"), [("bf16", 0.02), ("fp8", 0.12), ("fp8 with fp8 keys", 0.12)]
+)
 def test_a_prefill_writes_the_cpu_s_kv_and_nothing_else(
-    voice: Voice, dtype: str, close: float
+    voice: Voice, kind: str, close: float
 ) -> None:
     """A chunk of 3 columns that spans two pages, in a pass of 4 rows."""
-    prefill, pool = voice.prefills[dtype], voice.pools[dtype]
+    prefill, pool = voice.prefills[kind], voice.pools[kind]
     table, start, count = LONG, PAGE_TOKENS - 2, 3
-    kept = (pool.keys.clone(), pool.values.clone())
-    for part in (pool.keys, pool.values):
+    kept, first = [part.clone() for part in pool.parts], wide(pool)
+    for part in pool.parts:
         part[:, table[0], :, start:] = float("nan")
         part[:, table[1], :, : start + count - PAGE_TOKENS] = float("nan")
     chunk = PrefillChunk(voice.long[start : start + count], start, table)
     rows = prefill.send([chunk])
     assert rows == 4
     prefill.run(rows)
-    for before, after in zip(kept, (pool.keys, pool.values), strict=True):
+    for before, after in zip(first, wide(pool), strict=True):
         changed = torch.zeros(before.shape[1:4:2], dtype=torch.bool)
         changed[table[0], start:] = True
         changed[table[1], : start + count - PAGE_TOKENS] = True
@@ -219,8 +251,8 @@ def test_a_prefill_writes_the_cpu_s_kv_and_nothing_else(
         assert torch.equal(before[~at], after[~at])
         error = (after[at].float() - before[at].float()).norm() / before[at].float().norm()
         assert error < close
-    pool.keys.copy_(kept[0])
-    pool.values.copy_(kept[1])
+    for part, before in zip(pool.parts, kept, strict=True):
+        part.copy_(before)
 
 
 def test_chunks_are_cut_where_a_pass_is_full() -> None:
@@ -250,9 +282,9 @@ def test_a_prefill_that_does_not_fit_is_refused(voice: Voice) -> None:
         prefill.send([PrefillChunk(voice.long[:1], 0, tuple(range(33)))])
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
-def test_a_step_draws_what_the_cpu_draws(voice: Voice, dtype: str) -> None:
-    step, staging = voice.steps[dtype]
+@pytest.mark.parametrize("kind", [name for name, _, _ in KINDS])
+def test_a_step_draws_what_the_cpu_draws(voice: Voice, kind: str) -> None:
+    step, staging = voice.steps[kind]
     staged = staging.pack(StepPlan(0, (0,), (voice.first,)), 2)
     staging.send(staged)
     step.run()

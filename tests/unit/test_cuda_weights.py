@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shoal.engine.checkpoint import CheckpointError
 from shoal.engine.config import BUILTIN_VOICE, EngineConfig
-from shoal.engine.cuda.load import dtype_note, gpu_dtype
+from shoal.engine.cuda.load import dtype_note, gpu_dtype, gpu_kv_dtype
 from shoal.engine.cuda.product import narrowed
 from shoal.engine.cuda.weight_cache import WeightCache, checksum, source_key
 from shoal.engine.cuda.weights import CudaWeights, device_weights
@@ -200,6 +200,18 @@ def test_which_dtype_a_gpu_gets() -> None:
         gpu_dtype("fp8", AMPERE)
     with pytest.raises(CheckpointError, match="a GPU runs no fp32"):
         gpu_dtype("fp32", HOPPER)
+
+
+def test_what_keys_and_values_are_kept_in() -> None:
+    assert [gpu_kv_dtype(kind, HOPPER) for kind in ("bf16", "fp8")] == ["bf16", "fp8"]
+    assert gpu_kv_dtype("bf16", AMPERE) == "bf16"
+    with pytest.raises(CheckpointError, match=r"8\.9 or higher, this one has 8\.0"):
+        gpu_kv_dtype("fp8", AMPERE)
+    with pytest.raises(CheckpointError, match="kept in fp4"):
+        gpu_kv_dtype("fp4", HOPPER)
+    for kind, refusal in (("fp8", "kv-dtype fp8 takes a GPU"), ("fp4", "no kv-dtype is called")):
+        with pytest.raises(CheckpointError, match=refusal):
+            load_model(EngineConfig(BUILTIN_VOICE, "cpu", kv_dtype=kind), lambda _line: None)
 
 
 def test_emulated_mxfp8_is_said_so() -> None:

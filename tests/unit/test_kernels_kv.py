@@ -71,13 +71,13 @@ def test_quantised_heads_are_rounded_to_nearest_with_the_largest_at_the_top() ->
     x = random(7, 3, 128, seed=1).bfloat16() * magnitudes(7, 3, seed=2)
     kept = quantise_heads(x)
     assert relative(dequantise_heads(kept), x) < 0.03
-    assert torch.equal(kept.values.float().abs().amax(-1), torch.full((7, 3), 448.0))
-    grid = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    assert torch.equal(kept.values.float().abs().amax(-1), torch.full((7, 3), 448.0, device=DEVICE))
+    grid = torch.arange(256, dtype=torch.uint8, device=DEVICE).view(torch.float8_e4m3fn).float()
     grid = grid[grid.isfinite()]
     exact = x.float() * (448.0 / x.float().abs().amax(-1, keepdim=True))
     nearest = (exact[..., None] - grid).abs().amin(-1)
     assert ((kept.values.float() - exact).abs() <= nearest * 1.0001 + 1e-6).all()
-    assert not quantise_heads(torch.zeros(1, 128)).values.float().any()
+    assert not quantise_heads(torch.zeros(1, 128, device=DEVICE)).values.float().any()
 
 
 @pytest.mark.parametrize("dim", [64, 128])
