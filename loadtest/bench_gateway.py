@@ -30,15 +30,17 @@ from .own_server import free_port
 READY_S = 60.0
 RATE = 44_100
 FRAME_S = 2048 / RATE
-Mark = tuple[float, dict[str, float], list[float], int, int]
-"""See ``costless_server``: when, thread times, lags, frames, steps."""
+Mark = tuple[float, dict[str, float], list[float], list[float], int, int]
+"""See ``costless_server``: when, thread times, lags, garbage collections, frames, steps."""
 
 
-def _serve(port: int, slots: int, frames: int, questions: Connection) -> None:
+def _serve(
+    port: int, slots: int, frames: int, switch_interval_s: float | None, questions: Connection
+) -> None:
     """The body of the server's process, which alone is to load the engine."""
     from .costless_server import run
 
-    sys.exit(run(port, slots, frames, questions))
+    sys.exit(run(port, slots, frames, switch_interval_s, questions))
 
 
 def measure(streams: int, flags: argparse.Namespace) -> dict[str, object]:
@@ -47,7 +49,9 @@ def measure(streams: int, flags: argparse.Namespace) -> dict[str, object]:
     questions, theirs = spawn.Pipe()
     port = free_port()
     server = spawn.Process(
-        target=_serve, args=(port, flags.slots, flags.frames, theirs), daemon=True
+        target=_serve,
+        args=(port, flags.slots, flags.frames, flags.switch_interval, theirs),
+        daemon=True,
     )
     server.start()
     workers = min(flags.clients, streams)
@@ -108,8 +112,8 @@ def _figures(
     last: Mark,
     heard: Sequence[Heard],
 ) -> dict[str, object]:
-    from_s, spent_before, _, frames_before, steps_before = first
-    to_s, spent_after, lags, frames_after, steps_after = last
+    from_s, spent_before, _, _, frames_before, steps_before = first
+    to_s, spent_after, lags, pauses, frames_after, steps_after = last
     length_s = to_s - from_s
     frames = frames_after - frames_before
     audio_s = max(frames, 1) * FRAME_S
@@ -130,6 +134,8 @@ def _figures(
         "ttfa_ms": [_ms(ttfa, share) for share in (0.5, 0.95, 0.99)],
         "stalled_share": round(sum(s > 0.1 for s in late) / max(1, len(late)), 4),
         "lag_ms": [_ms(lags, share) for share in (0.5, 0.99)],
+        "collections": len(pauses),
+        "collection_ms_most": _ms(pauses, 1.0),
         "messages_per_s": round(len(sizes) / length_s),
         "mbytes_per_s": round(sum(sizes) / length_s / 1e6, 2),
         "cpu_ms_per_audio_s": {
@@ -166,6 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--spread", type=float, default=5.0, help="s over which users begin")
     parser.add_argument("--warmup", type=float, default=2.0)
     parser.add_argument("--window", type=float, default=10.0)
+    parser.add_argument("--switch-interval", type=float, help="s; the server's own if not given")
     parser.add_argument("--json", type=Path)
     flags = parser.parse_args(argv)
     print(machine())

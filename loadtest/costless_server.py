@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -24,10 +26,13 @@ class _Probe:
         self._questions = questions
         self._engine = engine
         self._lags: list[float] = []
+        self._collect_s: list[float] = []
+        self._collecting_since_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def ready(self, _: str) -> None:
         """On the loop."""
+        gc.callbacks.append(self._collects)
         self._task = asyncio.get_running_loop().create_task(self._watch())
         threading.Thread(target=self._answer, name="probe", daemon=True).start()
         self._questions.send("ready")
@@ -39,6 +44,13 @@ class _Probe:
             await asyncio.sleep(LAG_PERIOD_S)
             self._lags.append(clock() - due_s)
 
+    def _collects(self, phase: str, _: dict[str, int]) -> None:
+        """Everything stands still meanwhile."""
+        if phase == "start":
+            self._collecting_since_s = time.monotonic()
+        else:
+            self._collect_s.append(time.monotonic() - self._collecting_since_s)
+
     def _answer(self) -> None:
         while self._questions.recv():
             spent = {
@@ -47,13 +59,24 @@ class _Probe:
                 if thread.ident is not None
             }
             lags, self._lags = self._lags, []
+            pauses, self._collect_s = self._collect_s, []
             stats = self._engine.stats()
-            self._questions.send((time.monotonic(), spent, lags, stats.frames, stats.steps))
+            answer = (time.monotonic(), spent, lags, pauses, stats.frames, stats.steps)
+            self._questions.send(answer)
 
 
-def run(port: int, slots: int, frames: int, questions: Connection) -> int:
+def run(
+    port: int, slots: int, frames: int, switch_interval_s: float | None, questions: Connection
+) -> int:
     """Serve until killed; a probe answers at ``questions`` once it is ready."""
     model = costless_model(slots, Device(frames=frames))
     engine = SpeechEngine(EngineConfig(slots=slots), model=model)
     config = ServerConfig(port=port, max_sockets=2 * slots, grace_s=60.0, log_level="warning")
-    return serve(config, engine, _Probe(questions, engine).ready)
+    probe = _Probe(questions, engine)
+
+    def ready(address: str) -> None:
+        if switch_interval_s is not None:
+            sys.setswitchinterval(switch_interval_s)
+        probe.ready(address)
+
+    return serve(config, engine, ready)
