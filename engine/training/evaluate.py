@@ -173,12 +173,16 @@ def write_recordings(
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
 
 
+def read_recording(path: Path, rate: int) -> tuple[str, npt.NDArray[np.float32]]:
+    """The transcript beside a recording (``.txt``), and its mono samples at ``rate``."""
+    sound, own_rate = soundfile.read(path, dtype="float32", always_2d=True)
+    mono = soxr.resample(sound.mean(1), own_rate, rate).astype(np.float32)
+    return path.with_suffix(".txt").read_text("utf-8").strip(), mono
+
+
 def read_reference(path: Path, codec: Codec) -> PromptReference:
-    """A recording and the transcript beside it (``.txt``)."""
-    sound, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    mono = soxr.resample(sound.mean(1), rate, codec.sample_rate).astype(np.float32)
-    codes = encode_codes(codec, torch.from_numpy(mono)).numpy()
-    return PromptReference(path.with_suffix(".txt").read_text("utf-8").strip(), codes)
+    text, sound = read_recording(path, codec.sample_rate)
+    return PromptReference(text, encode_codes(codec, torch.from_numpy(sound)).numpy())
 
 
 def speak_texts(flags: argparse.Namespace) -> int:
