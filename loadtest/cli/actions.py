@@ -16,6 +16,7 @@ from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.own_server import NoServer
 from shoal.loadtest.report import baseline, compare, html, result, table, tokens
 from shoal.loadtest.report.live import LiveView
+from shoal.loadtest.report.sounds import embedded
 from shoal.loadtest.report.wav_file import save_worst
 
 from .gating import BAD, OK, gate, gate_tokens
@@ -126,7 +127,8 @@ def _write(job: Job, results: list[LevelResult], search: KneeSearch | None) -> b
     wavs = save_worst(results, job.out)
     found = result.build(job.plan, results, search, describe_machine(), job.kind, job.note, wavs)
     result.write(found, job.out / "result.json")
-    (job.out / "report.html").write_text(html.render(found), encoding="utf-8")
+    page = html.render(found, embedded(found, job.out))
+    (job.out / "report.html").write_text(page, encoding="utf-8")
     print(table.as_text(found))
     print(f"\n{job.out / 'result.json'}  {job.out / 'report.html'}")
     return all(run["totals"]["slo_kept"] for run in found["runs"])
@@ -139,7 +141,8 @@ def _gate(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     found = result.read(args.result)
     out: Path = args.out or args.result.with_name("report.html")
-    out.write_text(html.render(found), encoding="utf-8")
+    page = html.render(found, embedded(found, args.result.parent))
+    out.write_text(page, encoding="utf-8")
     print(out)
     return OK
 

@@ -1,15 +1,20 @@
-"""The report: one HTML file that needs nothing else, save the WAV files beside it. Pure."""
+"""The report: one HTML file that needs nothing else and stays below 300 kB. Pure.
+
+It holds excerpts of the worst turns' sound; the whole turns are WAV files beside it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
 from shoal.loadtest.measure import metrics as definitions
 
 from . import plots
+from .result import worst_turns
 from .table import header, headline, milliseconds, rows_of, warnings
 
 Result = Mapping[str, Any]
@@ -50,8 +55,13 @@ def _colours() -> str:
     )
 
 
-def render(result: Result) -> str:
-    """The whole page."""
+_DOTS = 500
+_WORST = 8
+"""So many turns are drawn in all, so that a page of many levels is no larger than one of few."""
+
+
+def render(result: Result, sounds: Mapping[str, str] | None = None) -> str:
+    """The whole page. ``sounds``: ``data:`` addresses by the name of a worst turn's WAV file."""
     target = result["target"]
     slo = result["settings"]["slo"]
     runs = result["runs"]
@@ -68,6 +78,7 @@ def render(result: Result) -> str:
         if part
     )
     prebuffer = f"{slo['prebuffer_s'] * 1e3:g}ms"
+    dots = _DOTS // max(1, len(runs))
     parts = [
         f"<h1>Load test of {escape(where)}</h1>",
         f'<p class="dim">{escape(about)}</p>',
@@ -77,13 +88,13 @@ def render(result: Result) -> str:
         _section("Time to first audio by percentile", plots.ttfa_percentiles(runs, slo["ttfa_s"])),
         _section("The knee", plots.knee(runs, slo["ttfa_s"], prebuffer)),
         _each(result, "Distribution of TTFA", plots.ttfa_bars),
-        _each(result, "TTFA over the run", plots.over_time),
+        _each(result, "TTFA over the run", partial(plots.over_time, most=dots)),
         _section("Playout: stalls by prebuffer", _playouts(result)),
         _section("Where the server's time went", plots.stages(runs)),
         _section("Every duration", _percentiles(result)),
         _section("Repeats", _repeats(result)),
         _section("The client itself", _client(result)),
-        _section("Worst turns", _worst(result)),
+        _section("Worst turns", _worst(result, sounds or {})),
         _section("Definitions", f"<pre>{escape(definitions.__doc__ or '')}</pre>"),
         _section("Settings", f"<pre>{escape(json.dumps(result['settings'], indent=1))}</pre>"),
         _section("Machine", f"<pre>{escape(json.dumps(result['machine'], indent=1))}</pre>"),
@@ -206,20 +217,30 @@ def _client(result: Result) -> str:
     return table([*head, "connects", "reconnects", "stray messages", "saturated"], rows)
 
 
-def _worst(result: Result) -> str:
+def _worst(result: Result, sounds: Mapping[str, str]) -> str:
     blocks: list[str] = []
-    for run in result["runs"]:
-        for turn in run["worst"]:
-            title = f"{run['name']}: user {turn['user']}, turn {turn['index']}"
-            facts = f"{turn['ending']} {turn['detail']} · TTFA {milliseconds(turn['ttfa_s'])} ms"
-            faults = ", ".join(turn["faults"])
-            sound = (
-                f'<audio controls preload="none" src="{escape(turn["wav"], quote=True)}"></audio>'
-                if turn["wav"]
-                else ""
-            )
-            blocks.append(
-                f'<h3>{escape(title)}</h3><p class="dim">{escape(facts)}'
-                f"{' · ' + escape(faults) if faults else ''}</p>{plots.worst_turn(turn)}{sound}"
-            )
+    turns = worst_turns(result)
+    for run, turn in turns[:_WORST]:
+        title = f"{run['name']}: user {turn['user']}, turn {turn['index']}"
+        facts = f"{turn['ending']} {turn['detail']} · TTFA {milliseconds(turn['ttfa_s'])} ms"
+        faults = ", ".join(turn["faults"])
+        blocks.append(
+            f'<h3>{escape(title)}</h3><p class="dim">{escape(facts)}'
+            f"{' · ' + escape(faults) if faults else ''}</p>{plots.worst_turn(turn)}"
+            f"{_player(turn['wav'], sounds.get(turn['wav'], ''))}"
+        )
+    if len(turns) > _WORST:
+        blocks.append(f'<p class="dim">{len(turns) - _WORST} more are in the JSON file.</p>')
     return "".join(blocks)
+
+
+def _player(wav: str, sound: str) -> str:
+    """The excerpt in the page, or else the file beside it; always a link to the whole."""
+    if not wav:
+        return ""
+    name = escape(wav, quote=True)
+    what = "an excerpt; the whole: " if sound else ""
+    return (
+        f'<audio controls preload="none" src="{sound or name}"></audio>'
+        f'<p class="dim">{what}<a href="{name}">{name}</a></p>'
+    )

@@ -113,8 +113,11 @@ def _at(run: Run, which: str) -> float | None:
     return run["totals"]["percentiles"].get("ttfa", {}).get(which)
 
 
-def over_time(run: Run, slo_s: float) -> str:
-    """Every kept turn at the time it was due: drift, crowds and bad moments show as shapes."""
+def over_time(run: Run, slo_s: float, most: int = 500) -> str:
+    """Kept turns at the time they were due: drift, crowds and bad moments show as shapes.
+
+    Of more than ``most`` turns the ordinary ones are thinned out evenly, then the others.
+    """
     columns = list(run["columns"])
     rows = [dict(zip(columns, row, strict=True)) for row in run["rows"]]
     heard = [row for row in rows if row["ttfa_s"] is not None]
@@ -125,7 +128,8 @@ def over_time(run: Run, slo_s: float) -> str:
     chart = Chart(860, 240, linear(0, max(end_s, 1.0)), linear(0, high), "TTFA over the run")
     chart.axes(ticks(0, max(end_s, 1.0), 8), ticks(0, high), "s into the window", "TTFA ms")
     chart.rule("slo", y=slo_s * 1e3, tip="SLO")
-    for row in rows:
+    shown, note = _thinned(rows, slo_s, most)
+    for row in shown:
         if row["ttfa_s"] is None:
             chart.dot(row["at_s"], high, "bad", f"{row['ending']}, user {row['user']}", 2.5)
             continue
@@ -133,7 +137,26 @@ def over_time(run: Run, slo_s: float) -> str:
         tip = f"user {row['user']} turn {row['index']}: {row['ttfa_s'] * 1e3:.1f} ms"
         chart.dot(row["at_s"], row["ttfa_s"] * 1e3, css, tip, 1.8)
     keys = [(_hue(0), "turn"), ("bad", "stalled, or no audio (at the top)"), ("cold", "cold turn")]
-    return legend(keys) + chart.render()
+    return legend(keys) + chart.render() + note
+
+
+def _thinned(
+    rows: Sequence[Mapping[str, Any]], slo_s: float, most: int
+) -> tuple[list[Mapping[str, Any]], str]:
+    """At most ``most`` rows, in order, and what to say about it."""
+    if len(rows) <= most:
+        return list(rows), ""
+    odd = [
+        r["ttfa_s"] is None or r["stalls"] > 0 or r["kind"] == "cold" or r["ttfa_s"] > slo_s
+        for r in rows
+    ]
+    special = [i for i, is_odd in enumerate(odd) if is_odd]
+    plain = [i for i, is_odd in enumerate(odd) if not is_odd]
+    special = special[:: max(1, math.ceil(len(special) / most))]
+    room = most - len(special)
+    plain = plain[:: math.ceil(len(plain) / room)] if room and plain else []
+    note = f'<p class="dim">{len(special) + len(plain)} of {len(rows)} turns are drawn.</p>'
+    return [rows[i] for i in sorted((*special, *plain))], note
 
 
 def stages(runs: Sequence[Run]) -> str:
@@ -161,6 +184,10 @@ def stages(runs: Sequence[Run]) -> str:
     return "".join(blocks)
 
 
+_MOST_ARRIVALS = 80
+"""Boxes in one timeline; more messages than that share them."""
+
+
 def worst_turn(turn: Mapping[str, Any]) -> str:
     """One turn on one time axis: text, arrivals, what the player did."""
     arrivals: list[list[float]] = turn["arrivals"]
@@ -177,9 +204,13 @@ def worst_turn(turn: Mapping[str, Any]) -> str:
         chart.box(0, turn["began_s"], 2.2, 2.8, "late", "due, not yet sent")
         chart.box(turn["began_s"], done_s, 2.2, 2.8, _hue(3), "text is sent")
     chart.rule("slo", x=turn["speakable_s"], tip="T0: first speakable text is due")
-    for at_s, seconds in arrivals:
-        height = 1.15 + min(0.7, 0.2 + seconds)
+    together = math.ceil(len(arrivals) / _MOST_ARRIVALS)
+    for i in range(0, len(arrivals), max(1, together)):
+        at_s = arrivals[i][0]
+        seconds = sum(length for _, length in arrivals[i : i + together])
+        height = 1.15 + min(0.7, 0.2 + seconds / together)
         tip = f"{at_s * 1e3:.1f} ms: {seconds * 1e3:.0f} ms of audio"
+        tip += f" in {together} messages" if together > 1 else ""
         chart.box(at_s, at_s + end_s / 400, 1.15, height, _hue(0), tip)
     if start_s is not None:
         chart.box(start_s, play_end_s, 0.2, 0.8, _hue(2), "audio plays")

@@ -215,6 +215,17 @@ def read(path: Path) -> Json:
     return result
 
 
+def worst_turns(result: Mapping[str, Any]) -> list[tuple[Json, Json]]:
+    """(run, turn) of every kept turn, the worst of each run before the second of any."""
+    ranked = [
+        (rank, number, run, turn)
+        for number, run in enumerate(result["runs"])
+        for rank, turn in enumerate(run["worst"])
+    ]
+    ranked.sort(key=lambda one: one[:2])
+    return [(run, turn) for _, _, run, turn in ranked]
+
+
 def metrics(run: Mapping[str, Any]) -> dict[str, float]:
     """All single figures of one run under flat names: "ttfa.p95", "stalled_share.0ms", ..."""
     totals = run["totals"]

@@ -25,9 +25,10 @@ from shoal.loadtest.measure.slo import Slo
 from shoal.loadtest.measure.timeline import Arrival, Ending, Kind, Sound, Turn
 from shoal.loadtest.measure.totals import Totals
 from shoal.loadtest.plan.turn_plan import Speech
-from shoal.loadtest.report import html, table
+from shoal.loadtest.report import html, plots, table
 from shoal.loadtest.report.live import LiveView
 from shoal.loadtest.report.result import NotAResult, build, metrics, read, write
+from shoal.loadtest.report.sounds import MOST_CHARS
 from shoal.loadtest.report.svg import nice_ticks
 from shoal.loadtest.report.wav_file import save_worst
 from shoal.loadtest.targets.target import TargetOptions
@@ -206,12 +207,52 @@ def test_the_page_is_whole_and_needs_nothing_else(result: dict[str, Any]) -> Non
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
-    assert checker.sources == ["worst/a.wav"]
+    assert checker.sources == ["worst/a.wav", "worst/a.wav"], "to hear, and to save"
     assert "http-equiv" not in page and "<script" not in page and "@import" not in page
     # percentiles, knee twice, per level: bars and scatter; and two worst turns each
     assert checker.counts["svg"] == 1 + 2 + 2 * 2 + 2 * 2
     for heading in ("The knee", "Worst turns", "Where the server", "Definitions", "Repeats"):
         assert f"<h2>{heading}" in page
+
+
+def test_sound_travels_inside_the_page(result: dict[str, Any]) -> None:
+    page = html.render(result, {"worst/a.wav": "data:audio/mpeg;base64,AAAA"})
+    checker = Checker()
+    checker.feed(page)
+    assert checker.sources == ["data:audio/mpeg;base64,AAAA", "worst/a.wav"]
+
+
+def test_a_page_of_many_levels_and_turns_stays_small(result: dict[str, Any]) -> None:
+    """Six levels of 5,000 turns, five worst turns each of 200 messages, and all its sound."""
+    one = result["runs"][0]
+    arrivals = [[k * 0.05, 0.0464] for k in range(200)]
+    stalls = [[k * 0.5, 0.01] for k in range(20)]
+    rows = [list(one["rows"][k % len(one["rows"])]) for k in range(5000)]
+    worst = [{**one["worst"][0], "arrivals": arrivals, "stalls": stalls, "wav": ""}] * 5
+    levels = [{**one, "rows": rows, "worst": worst} for _ in range(6)]
+    levels[0]["worst"] = [{**worst[0], "wav": "worst/a.wav"}, *worst[1:]]
+    page = html.render({**result, "runs": levels}, {"worst/a.wav": "data:" + "A" * MOST_CHARS})
+    assert page.count("data:AAA") == 1 and page.count("Timeline of one turn") == 8
+    assert len(page.encode()) < 300_000
+    assert "22 more are in the JSON file" in page
+    assert "83 of 5000 turns are drawn" in page
+
+
+def test_thinning_keeps_what_is_out_of_the_ordinary(result: dict[str, Any]) -> None:
+    run = result["runs"][0]
+    columns = list(run["columns"])
+    plain = [list(row) for row in run["rows"] if row[columns.index("kind")] == "warm"]
+    for row in plain:
+        row[columns.index("ttfa_s")], row[columns.index("stalls")] = 0.05, 0
+    bad = list(plain[0])
+    bad[columns.index("stalls")], bad[columns.index("user")] = 1, 777
+    rows = (plain * 30)[:600]
+    rows[301] = bad
+    drawn = plots.over_time({**run, "rows": rows}, 0.1, most=50)
+    assert "user 777" in drawn
+    assert 40 <= drawn.count("<circle") <= 50
+    assert "of 600 turns are drawn" in drawn
+    assert "are drawn" not in plots.over_time({**run, "rows": rows[:50]}, 0.1, most=50)
 
 
 def test_what_a_server_says_is_shown_and_not_run(result: dict[str, Any]) -> None:
