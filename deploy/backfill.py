@@ -37,7 +37,8 @@ class Worker:
 class Sight:
     """The cluster at one moment. ``waiting``: what others asked for and did not get yet.
     ``coming``: replicas that live turns call for and that nobody has asked for yet.
-    ``unplaced``: of our own, those that found no room after all."""
+    ``unplaced``: of our own, those that found no room after all. ``blind``: there are replicas that
+    have not said how many turns they speak, so nobody comes who may have to go."""
 
     at_s: float
     nodes: Sequence[Node]
@@ -45,6 +46,7 @@ class Sight:
     coming: int
     workers: Sequence[Worker]
     unplaced: int = 0
+    blind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def plan(sight: Sight, past: Past, manners: Manners) -> tuple[Orders, Past]:
         homeless = [worker.id for worker in _youngest(sight.workers) if not worker.node]
         return Orders(tuple(homeless[: sight.unplaced])), replace(past, pressed_s=now_s)
     settled = now_s - past.hired_s > manners.settle_s
-    if now_s - past.pressed_s < manners.calm_s or not settled or sight.unplaced:
+    if now_s - past.pressed_s < manners.calm_s or not settled or sight.unplaced or sight.blind:
         return Orders(), past
     hire = min(_fitting(sight.nodes, manners.worker), manners.most - len(sight.workers))
     if hire <= 0:

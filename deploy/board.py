@@ -21,7 +21,7 @@ NAMESPACE: Final = "serve"
 TELL_S: Final = 0.1
 """As often as this, when it changed."""
 REPEAT_S: Final = 1.0
-LOOK_S: Final = 2.0
+LOOK_S: Final = 1.0
 """How often a replica looks whether there is a board."""
 FORGET_S: Final = 3.0
 

@@ -172,9 +172,12 @@ class Crew:
             ]
 
     def end(self) -> None:
-        """Let all of them go."""
-        for identity in list(self._members):
-            self.evict(identity)
+        """Let all of them go; there is nothing left to do."""
+        with self._changed:
+            members, self._members = self._members, {}
+        for member in members.values():
+            member.evicted = True
+            cast("Any", ray).kill(member.actor, no_restart=True)
 
     # For the batch --------------------------------------------------------------------------------
 

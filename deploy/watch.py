@@ -59,8 +59,8 @@ class Watch:
         self._clock = clock
         self._past = Past()
         self._board = put_up()
-        self._replicas = 0
-        self._asked_serve_s = float("-inf")
+        self._replicas = self._count_replicas()  # the first time takes Serve a second
+        self._asked_serve_s = clock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch")
         self._state = _ClusterState()
@@ -94,29 +94,32 @@ class Watch:
 
     def _look(self) -> Sight:
         nodes, demands = self._state.read()
+        called, blind = self._coming()
         return Sight(
             at_s=self._clock(),
             nodes=nodes,
             waiting=[shape for shape in demands if self._mark not in shape],
-            coming=self._coming(),
+            coming=called,
             workers=self._crew.look(),
             unplaced=sum(self._mark in shape for shape in demands),
+            blind=blind,
         )
 
-    def _coming(self) -> int:
+    def _coming(self) -> tuple[int, bool]:
+        """Replicas that live turns call for, and whether the turns are not known."""
         rules = self._interactive.rules
         if rules is None:
-            return 0
+            return 0, False
+        if self._clock() - self._asked_serve_s >= SERVE_S:
+            self._replicas, self._asked_serve_s = self._count_replicas(), self._clock()
         said: Mapping[str, tuple[float, float]] = cast("Any", ray).get(
             self._board.seen.remote(), timeout=2
         )
         if not said:
-            return 0
-        if self._clock() - self._asked_serve_s >= SERVE_S:
-            self._replicas, self._asked_serve_s = self._count_replicas(), self._clock()
+            return 0, self._replicas > 0
         live = sum(turns for turns, _ in said.values())
         capacity = sum(room for _, room in said.values()) / len(said)
-        return coming(live, capacity, max(self._replicas, len(said)), rules)
+        return coming(live, capacity, max(self._replicas, len(said)), rules), False
 
     def _count_replicas(self) -> int:
         """Those that Serve has or has asked for."""

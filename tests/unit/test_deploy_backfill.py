@@ -39,6 +39,10 @@ def test_what_is_free_is_taken_as_soon_as_nobody_waits() -> None:
     assert plan(soon, past, MANNERS)[0] == Orders(), "they have not been placed yet"
 
 
+def test_nobody_comes_before_the_replicas_were_heard() -> None:
+    assert plan(replace(CALM, blind=True), Past(), MANNERS)[0] == Orders()
+
+
 def test_no_more_than_wanted_are_hired() -> None:
     orders, _ = plan(CALM, Past(), replace(MANNERS, most=1))
     assert orders.hire == 1
