@@ -21,6 +21,7 @@ from shoal.kernels.attention import decode_attention
 from shoal.kernels.fast_attention import fast_attention
 from shoal.kernels.gemm import gemm_partials, gemm_rows
 from shoal.kernels.heads import rope_tables
+from shoal.kernels.kv import Fp8Pages, Pages, quantise_heads
 from shoal.kernels.norm import NormedRows, add_norm
 from shoal.kernels.pages import SCHEDULE, Heads, Schedule, Workspace
 from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise_weight
@@ -99,6 +100,12 @@ def random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(BF16)
 
 
+def fp8_random(*shape: int) -> Fp8Pages:
+    """Pages whose heads differ in magnitude from token to token, so that a misread scale shows."""
+    size = torch.exp2(torch.randint(-3, 2, (*shape[:-1], 1), device="cuda").float())
+    return quantise_heads(random(*shape) * size)
+
+
 def weight(name: str) -> Fp8Weight:
     n, k = SHAPES[name]
     return quantise_weight(torch.randn(n, k, device="cuda") * k**-0.5)
@@ -145,7 +152,9 @@ def blas_fp8(x: Fp8Rows, w: Fp8Weight) -> Thunk:
 class Step:
     """Buffers of a layer at M rows and its share of pages."""
 
-    def __init__(self, bench: Bench, m: int, context: int, layers: int) -> None:
+    def __init__(
+        self, bench: Bench, m: int, context: int, layers: int, *, fp8_pages: bool = False
+    ) -> None:
         ones = random(DIM)
         tables = rope_tables(4096, DIM, 1e6, "cuda")
         self.m = m
@@ -162,7 +171,10 @@ class Step:
         self.attended = Fp8Rows.empty(m, HQ * DIM, "cuda")
         pages = context // PAGE + 1
         shape = (pages * m, HKV, PAGE, DIM)
-        self.keys, self.values = ([random(*shape) for _ in range(layers)] for _ in "kv")
+        make = fp8_random if fp8_pages else random
+        self.keys: list[Pages]
+        self.values: list[Pages]
+        self.keys, self.values = ([make(*shape) for _ in range(layers)] for _ in "kv")
         self.tables = torch.randperm(pages * m, device="cuda").int().view(m, pages).contiguous()
         self.slots = torch.arange(m, dtype=torch.int32, device="cuda")
         self.positions = torch.full((m,), context, dtype=torch.int32, device="cuda")

@@ -1,6 +1,7 @@
 """The precision gate: what a quantised model draws, held against bf16. Exit code 1 when it fails.
 
-    python -P -m shoal.loadtest.bench_precision [--dtype fp8] [--model DIR] [--plant-scales]
+    python -P -m shoal.loadtest.bench_precision [--dtype fp8] [--kv-dtype fp8]
+        [--model DIR] [--plant-scales]
 
 Greedy decoding of fixed sentences, judged over the first five frames, every codebook. The candidate
 is the engine's runner on a GPU; without one, the plain torch reference in the same dtype.
@@ -37,7 +38,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,6 +48,7 @@ import torch
 
 from shoal.engine.codec import Codec, load_codec
 from shoal.engine.config import BUILTIN_VOICE, EngineConfig
+from shoal.engine.cuda.kv_pool import KvDtype
 from shoal.engine.cuda.load import GpuDtype, placed_weights, runner_of
 from shoal.engine.cuda.reference import Context, Logits, with_scales_misread
 from shoal.engine.cuda.weights import CudaWeights, StackWeights
@@ -64,10 +65,10 @@ from shoal.engine.random_model import (
 from shoal.engine.runner import Join, PrefillChunk, Runner, SlotSampling, StepPlan
 from shoal.engine.tokenizer import Tokenizer, load_tokenizer
 
+from .precision_verdict import Judged, summary, verdict
+
 FRAMES = 5
 TOLERANCE = 3.0
-WORSE = 1.5
-STANDARD_ERRORS = 4.0
 SENTENCES = Path(__file__).resolve().parents[1] / "tests" / "data" / "sents20.txt"
 
 Frames = list[list[int]]
@@ -81,38 +82,6 @@ class Model:
     tokenizer: Tokenizer
     weights: dict[str, torch.Tensor]
     is_random: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One sentence's tokens against the bf16 reference fed with them; [frames][codebooks]."""
-
-    behind: list[list[float]]
-    """Logits from the reference's best token down to the one that was drawn."""
-    margin: list[list[float]]
-    """Logits from the reference's best token down to its second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """All tokens of all sentences."""
-
-    tokens: int
-    agreement: float
-    """Share that the reference would have drawn too."""
-    furthest_behind: float
-    mean_behind: float
-    sure: int
-    """Tokens that the reference prefers by more than the tolerance."""
-    sure_and_wrong: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the verdict."""
-
-    passed: bool
-    text: str
 
 
 def read_model(source: str, device: torch.device) -> Model:
@@ -158,13 +127,16 @@ def prompt_of(model: Model, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def reference_draws(
-    weights: CudaWeights, prompts: Sequence[np.ndarray[Any, Any]], frames: int
+    weights: CudaWeights,
+    prompts: Sequence[np.ndarray[Any, Any]],
+    frames: int,
+    kv_dtype: KvDtype = "bf16",
 ) -> list[Frames]:
     """Greedy columns of the plain torch reference."""
     drawn: list[Frames] = []
     for prompt in prompts:
         columns = torch.from_numpy(prompt).to(weights.embeddings.device)
-        context = Context(weights)
+        context = Context(weights, kv_dtype)
         context.prefill(columns[:-1])
         drawn.append(context.greedy(columns[-1], frames).tolist())
     return drawn
@@ -194,13 +166,16 @@ def runner_draws(
 
 
 def logits_of(
-    weights: CudaWeights, prompt: np.ndarray[Any, Any], drawn: Frames
+    weights: CudaWeights,
+    prompt: np.ndarray[Any, Any],
+    drawn: Frames,
+    kv_dtype: KvDtype = "bf16",
 ) -> tuple[Logits, torch.Tensor]:
     """Logits before each token of ``drawn``, and the rows [F, codebooks] that were drawn."""
     device = weights.embeddings.device
     columns = torch.from_numpy(prompt).to(device)
     taken = torch.tensor(drawn, dtype=torch.int32, device=device)
-    context = Context(weights)
+    context = Context(weights, kv_dtype)
     context.prefill(columns[:-1])
     logits = context.frames(torch.cat([columns[-1:], taken[:-1]]), taken[:, 1:-1].long())
     ended = taken[:, 0] == weights.end_token
@@ -222,59 +197,19 @@ def judge(reference: CudaWeights, prompt: np.ndarray[Any, Any], drawn: Frames) -
 
 
 def logit_error(
-    candidate: CudaWeights, reference: CudaWeights, prompt: np.ndarray[Any, Any], drawn: Frames
+    candidate: CudaWeights,
+    reference: CudaWeights,
+    prompt: np.ndarray[Any, Any],
+    drawn: Frames,
+    kv_dtype: KvDtype = "bf16",
 ) -> tuple[float, float]:
-    """(root mean square difference, spread) of the reference arithmetic in the two dtypes."""
-    ours, _ = logits_of(candidate, prompt, drawn)
+    """(root mean square difference, spread) of the reference arithmetic in the two dtypes, the
+    candidate's keys and values in ``kv_dtype``."""
+    ours, _ = logits_of(candidate, prompt, drawn, kv_dtype)
     theirs, _ = logits_of(reference, prompt, drawn)
     error = torch.cat([(ours.slow - theirs.slow).flatten(), (ours.fast - theirs.fast).flatten()])
     spread = torch.cat([theirs.slow.std(-1), theirs.fast.std(-1).flatten()])
     return float(error.pow(2).mean().sqrt()), float(spread.mean())
-
-
-def summary(judged: Sequence[Judged], tolerance: float) -> Summary:
-    behind = [x for one in judged for frame in one.behind for x in frame]
-    margin = [x for one in judged for frame in one.margin for x in frame]
-    pairs = list(zip(behind, margin, strict=True))
-    return Summary(
-        tokens=len(behind),
-        agreement=sum(x == 0 for x in behind) / len(behind),
-        furthest_behind=max(behind),
-        mean_behind=sum(behind) / len(behind),
-        sure=sum(m > tolerance for m in margin),
-        sure_and_wrong=sum(b > 0 and m > tolerance for b, m in pairs),
-    )
-
-
-def verdict(
-    candidate: Summary, format_alone: Summary, tolerance: float, *, is_random: bool
-) -> list[Finding]:
-    """See the module's text for the two questions."""
-    p = format_alone.agreement
-    allowed = STANDARD_ERRORS * math.sqrt(max(p * (1 - p), 1e-4) / candidate.tokens)
-    findings = [
-        Finding(
-            candidate.agreement >= p - allowed,
-            f"agrees with bf16 in {candidate.agreement:.1%} of {candidate.tokens} tokens; "
-            f"the format alone in {p:.1%}, {allowed:.1%} less is allowed",
-        ),
-        Finding(
-            candidate.mean_behind <= WORSE * format_alone.mean_behind + 1e-3,
-            f"{candidate.mean_behind:.3f} logits behind on average; the format alone "
-            f"{format_alone.mean_behind:.3f}, {WORSE} times that is allowed",
-        ),
-    ]
-    if not is_random:
-        findings.insert(
-            0,
-            Finding(
-                candidate.furthest_behind <= tolerance,
-                f"{candidate.sure - candidate.sure_and_wrong} of {candidate.sure} tokens exact that"
-                f" bf16 prefers by more than {tolerance}; "
-                f"{candidate.furthest_behind:.2f} behind at most",
-            ),
-        )
-    return findings
 
 
 def candidate_draws(
@@ -286,8 +221,10 @@ def candidate_draws(
 ) -> tuple[str, list[Frames]]:
     """Who drew, and what."""
     if device.type == "cpu":
-        return "plain torch (no GPU)", reference_draws(weights, prompts, args.frames)
-    config = EngineConfig(Path(args.model), "cuda", args.dtype, slots=1, pages=64)
+        return "plain torch (no GPU)", reference_draws(weights, prompts, args.frames, args.kv_dtype)
+    config = EngineConfig(
+        Path(args.model), "cuda", args.dtype, kv_dtype=args.kv_dtype, slots=1, pages=64
+    )
     codec: Codec = (
         random_codec(device) if model.is_random else load_codec(Path(args.model), device=device)
     )
@@ -312,28 +249,43 @@ def gate(args: argparse.Namespace) -> tuple[bool, dict[str, Any]]:
     name, drawn = candidate_draws(args, model, drawing, prompts, device)
     gc.collect()
     # Without a GPU the candidate is the format alone, unless something is wrong with its weights.
-    alone = reference_draws(right, prompts, args.frames)
+    alone = reference_draws(right, prompts, args.frames, args.kv_dtype)
     bf16 = place(model, "bf16", device)
     greedy = reference_draws(bf16, prompts, args.frames)
     judged = [judge(bf16, prompt, one) for prompt, one in zip(prompts, drawn, strict=True)]
     judged_alone = [judge(bf16, prompt, one) for prompt, one in zip(prompts, alone, strict=True)]
     ours, theirs = summary(judged, args.tolerance), summary(judged_alone, args.tolerance)
     errors = [
-        logit_error(drawing, bf16, prompt, one) for prompt, one in zip(prompts, drawn, strict=True)
+        logit_error(drawing, bf16, prompt, one, args.kv_dtype)
+        for prompt, one in zip(prompts, drawn, strict=True)
     ]
+    kept: list[tuple[float, float]] = []
+    if args.kv_dtype == "fp8":
+        # The same weights on both sides: what is left is the keys and values.
+        kept = [
+            logit_error(bf16, bf16, prompt, one, "fp8")
+            for prompt, one in zip(prompts, drawn, strict=True)
+        ]
     findings = verdict(ours, theirs, args.tolerance, is_random=model.is_random)
     exact = [equal_frames(a, b) for a, b in zip(drawn, greedy, strict=True)]
     error, spread = (float(np.mean(part)) for part in zip(*errors, strict=True))
-    print(f"{args.dtype} of {args.model} on {name}, {len(texts)} sentences, {args.frames} frames")
+    print(
+        f"{args.dtype} of {args.model}, keys and values in {args.kv_dtype}, on {name}, "
+        f"{len(texts)} sentences, {args.frames} frames"
+    )
     for finding in findings:
         print(f"  {'ok  ' if finding.passed else 'FAIL'} {finding.text}")
     print(f"  logit error of the format {error:.3f}, spread of the logits {spread:.2f}")
+    keys_error = float(np.mean([part for part, _ in kept])) if kept else 0.0
+    if kept:
+        print(f"  of that by FP8 keys and values alone, in a bf16 model {keys_error:.3f}")
     print(f"  frames equal to bf16's own greedy ones before the first difference: {exact}")
     found: dict[str, Any] = {
         "candidate": asdict(ours),
         "format_alone": asdict(theirs),
         "findings": [asdict(finding) for finding in findings],
         "logit_error": error,
+        "logit_error_of_keys_and_values": keys_error,
         "logit_spread": spread,
         "equal_frames": exact,
     }
@@ -374,6 +326,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--model", default=str(BUILTIN_VOICE), help="a folder, or random:s2-pro")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=("fp8", "mxfp8"), default="fp8")
+    parser.add_argument(
+        "--kv-dtype", choices=("bf16", "fp8"), default="bf16", help="of keys and values"
+    )
     parser.add_argument("--frames", type=int, default=FRAMES)
     parser.add_argument("--sentences", type=int, default=20)
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="logits")

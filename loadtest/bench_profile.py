@@ -19,6 +19,7 @@ import torch
 from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
 from torch.profiler import ProfilerActivity, profile
 
+from shoal.engine.cuda.kv_pool import KvDtype, page_bytes
 from shoal.engine.model.config import DualARConfig, StackConfig
 
 VALUE_BYTES = {"bf16": 2.0, "fp8": 1.0 + 4 / (128 * 128), "mxfp8": 1.0 + 1 / 32}
@@ -59,7 +60,9 @@ def short_name(name: str) -> str:
     return name.split("::")[-1][:48] or "?"
 
 
-def bytes_read(config: DualARConfig, dtype: str, rows: int, context: int) -> dict[str, int]:
+def bytes_read(
+    config: DualARConfig, dtype: str, rows: int, context: int, kv_dtype: KvDtype = "bf16"
+) -> dict[str, int]:
     """What one step must read from memory at least: weights once a pass, keys and values once."""
     each = VALUE_BYTES[dtype]
 
@@ -73,7 +76,9 @@ def bytes_read(config: DualARConfig, dtype: str, rows: int, context: int) -> dic
         "slow_weights": round(each * layers(slow)),
         "fast_weights": round(each * layers(fast) * passes),
         "heads": round(each * config.codebook_size * (slow.dim + fast.dim * passes)),
-        "keys_and_values": 4 * rows * context * slow.layers * slow.kv_heads * slow.head_dim,
+        "keys_and_values": rows
+        * context
+        * page_bytes(slow.layers, slow.kv_heads, 1, slow.head_dim, kv_dtype),
     }
 
 

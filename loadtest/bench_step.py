@@ -1,6 +1,7 @@
 """Times decode steps of the CUDA runner beside their peers, and says where the time goes.
 
     python -P -m shoal.loadtest.bench_step [--out DIR] [--parts load,voice,speed,profile,peers]
+        [--kv-dtype bf16,fp8]
 
 *load*: seconds to put weights on the GPU in FP8, quantised, quantised and kept in a file, and taken
 from it. *voice*: the precision gate of ``bench_precision`` in FP8, and again with scales misread,
@@ -31,6 +32,7 @@ import numpy as np
 import torch
 
 from shoal.engine.config import EngineConfig
+from shoal.engine.cuda.kv_pool import KvDtype
 from shoal.engine.cuda.load import device_runner
 from shoal.engine.cuda.weight_cache import WeightCache
 from shoal.engine.cuda.weights import device_weights
@@ -41,6 +43,7 @@ from . import bench_peers, bench_precision
 from .bench_profile import by_kernel, bytes_read, read_bandwidth
 
 PARTS = ("load", "voice", "speed", "profile", "peers")
+KV_DTYPES: tuple[KvDtype, ...] = ("bf16", "fp8")
 CONTEXT = 512
 WARM_STEPS = 8
 TIMED_STEPS = 60
@@ -105,9 +108,13 @@ class Steps:
         return times[1:]
 
 
-def loaded(dtype: str, pdl: bool, slots: int, out: dict[str, Any]) -> Runner:
+def loaded(
+    dtype: str, pdl: bool, slots: int, out: dict[str, Any], kv_dtype: KvDtype = "bf16"
+) -> Runner:
     """A runner of random weights, ready to step; says how long that took."""
-    config = EngineConfig(Path("random:s2-pro"), "cuda", dtype, slots=slots, pages=slots * 14 + 64)
+    pages = slots * 14 + 64
+    model = Path("random:s2-pro")
+    config = EngineConfig(model, "cuda", dtype, kv_dtype=kv_dtype, slots=slots, pages=pages)
     torch.cuda.reset_peak_memory_stats()
     begun = time.perf_counter()
     device = torch.device("cuda")
@@ -125,9 +132,10 @@ def loaded(dtype: str, pdl: bool, slots: int, out: dict[str, Any]) -> Runner:
         "weights_s": round(placed - begun, 2),
         "compile_and_capture_s": round(captured - placed, 2),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        "page_bytes": runner.spec.page_bytes,
         "reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2),
     }
-    say(f"{dtype}{' with PDL' if pdl else ''}: {out['load']}")
+    say(f"{dtype}{' with PDL' if pdl else ''}, keys and values in {kv_dtype}: {out['load']}")
     return runner
 
 
@@ -191,7 +199,11 @@ def with_codec(steps: Steps, slots: tuple[int, ...]) -> tuple[list[float], float
 
 
 def where_time_goes(
-    steps: Steps, dtype: str, batches: Sequence[int], bandwidth: float
+    steps: Steps,
+    dtype: str,
+    batches: Sequence[int],
+    bandwidth: float,
+    kv_dtype: KvDtype = "bf16",
 ) -> list[dict[str, Any]]:
     """Kernels of a step, and its bytes against what memory could deliver."""
     found: list[dict[str, Any]] = []
@@ -200,7 +212,7 @@ def where_time_goes(
         steps.begin(slots)
         alone = statistics.median(steps.run(slots, TIMED_STEPS))
         kernels = by_kernel(lambda at=slots: steps.run(at, PROFILED_STEPS), PROFILED_STEPS)
-        must = bytes_read(S2_PRO, dtype, batch, CONTEXT + TIMED_STEPS)
+        must = bytes_read(S2_PRO, dtype, batch, CONTEXT + TIMED_STEPS, kv_dtype)
         floor = sum(must.values()) / bandwidth
         row = {
             "batch": batch,
@@ -257,6 +269,7 @@ def voice(out: Path | None) -> tuple[bool, dict[str, int]]:
     codes: dict[str, int] = {}
     for name, words, expected in (
         ("fp8", ["--dtype", "fp8", *where], 0),
+        ("fp8, fp8 keys", ["--dtype", "fp8", "--kv-dtype", "fp8"], 0),
         ("fp8, scales misread", ["--dtype", "fp8", "--plant-scales", "--sentences", "4"], 1),
         ("mxfp8", ["--dtype", "mxfp8", "--sentences", "8"], 0),
         ("random", ["--model", "random:s2-pro", "--sentences", "4"], 0),
@@ -265,7 +278,7 @@ def voice(out: Path | None) -> tuple[bool, dict[str, int]]:
         say(f"  {name}: exit code {codes[name]}, expected {expected}")
         gc.collect()
         torch.cuda.empty_cache()
-    right = codes["fp8"] == codes["mxfp8"] == codes["random"] == 0
+    right = codes["fp8"] == codes["fp8, fp8 keys"] == codes["mxfp8"] == codes["random"] == 0
     return right and codes["fp8, scales misread"] == 1, codes
 
 
@@ -277,8 +290,13 @@ def main() -> int:
     parser.add_argument("--profiled", default="1,64,256", help="batches to take apart by kernel")
     parser.add_argument("--compared", default="1,64,256", help="batches that peers run")
     parser.add_argument("--dtypes", default="fp8+pdl,bf16", help="+pdl: programmatic launch")
+    parser.add_argument(
+        "--kv-dtype", default="bf16", help="of keys and values: bf16, fp8, or bf16,fp8 in turn"
+    )
     args = parser.parse_args()
     parts = args.parts.split(",")
+    if set(args.kv_dtype.split(",")) - set(KV_DTYPES):
+        parser.error(f"no --kv-dtype is called {args.kv_dtype!r}; there are bf16 and fp8")
     if unknown := sorted(set(parts) - set(PARTS)):
         parser.error(f"no part is called {unknown[0]!r}; there are {', '.join(PARTS)}")
     batches, profiled, compared = (
@@ -299,18 +317,24 @@ def main() -> int:
     if {"speed", "profile"} & set(parts):
         out["read_tb_s"] = round(read_bandwidth() * 1e-12, 3)
         say(f"memory reads at {out['read_tb_s']} TB/s")
-        for name in args.dtypes.split(","):
+        kinds = set(args.kv_dtype.split(","))
+        pairs: list[tuple[str, KvDtype]] = [
+            (name, kind) for name in args.dtypes.split(",") for kind in KV_DTYPES
+        ]
+        for name, kv_dtype in pairs:
+            if kv_dtype not in kinds:
+                continue
             dtype, pdl = name.removesuffix("+pdl"), name.endswith("+pdl")
             held: dict[str, Any] = {}
-            out[name] = held
-            steps = Steps(loaded(dtype, pdl, max(batches), held))
+            out[name if kv_dtype == "bf16" else f"{name}, {kv_dtype} keys"] = held
+            steps = Steps(loaded(dtype, pdl, max(batches), held, kv_dtype))
             if "speed" in parts:
                 held["rows"] = speed(steps, batches)
                 keep()
             if "profile" in parts:
                 bandwidth = out["read_tb_s"] * 1e12
                 chosen = [batch for batch in profiled if batch <= max(batches)]
-                held["profile"] = where_time_goes(steps, dtype, chosen, bandwidth)
+                held["profile"] = where_time_goes(steps, dtype, chosen, bandwidth, kv_dtype)
             steps.runner.close()
             del steps
             gc.collect()

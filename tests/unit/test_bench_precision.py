@@ -14,8 +14,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
-from shoal.loadtest.bench_precision import Judged, Summary, equal_frames, main, summary, verdict
+from shoal.loadtest.bench_precision import equal_frames, main
 from shoal.loadtest.command import add_arguments, run
+from shoal.loadtest.precision_verdict import Judged, Summary, summary, verdict
 
 CLEAN = Summary(800, 0.87, 2.0, 0.058, 200, 0)
 
@@ -72,3 +73,11 @@ def test_fp8_passes_and_misread_scales_fail(
         add_arguments(parser)
         words = ["gate-tokens", *files, "--frames", "3", "--tolerance", "3"]
         assert run(parser.parse_args(words)) == code
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is a command of its own")
+def test_fp8_keys_and_values_pass_and_their_own_error_is_told(tmp_path: Path) -> None:
+    words = ["--sentences", "1", "--frames", "2", "--kv-dtype", "fp8", "--out", str(tmp_path)]
+    assert main(words) == 0
+    found = json.loads((tmp_path / "precision.json").read_text())
+    assert 0 < found["logit_error_of_keys_and_values"] < found["logit_error"]
