@@ -33,8 +33,8 @@ class Mix:
 
     named_first: float = 0.1
     """Of all conversations are with speaker 0, beyond its share of the corpus."""
-    referenced: float = 0.6
-    """Of speaker 0's the complement has no recording; all others have one."""
+    unreferenced: float = 0.6
+    """Of speaker 0's conversations have no recording; all others have one."""
     two_recordings: float = 0.25
     second_turn: float = 0.25
     joined: float = 0.1
@@ -134,7 +134,7 @@ class Conversations:
         same = self._of[speaker]
         made = _Conversation([], [], [], [])
         made.write(v.SYSTEM, self.books)
-        if speaker != 0 or random.random() >= mix.referenced:
+        if speaker != 0 or random.random() >= mix.unreferenced:
             count = 2 if random.random() < mix.two_recordings else 1
             others = same[same != utterance]
             self._refer(made, random.choice(others if len(others) else same, count).tolist())
