@@ -126,6 +126,12 @@ def _served(runs: Sequence[Mapping[str, Any]], conditions: str) -> str:
     notes = [conditions]
     for cap_s in sorted({run["cap_s"] for run in runs if run["cap_s"]}):
         notes.append(f"Every sentence was cut off after {cap_s:.1f} s.")
+    for run in runs:
+        if early := run["totals"].get("early_turns", 0):
+            notes.append(
+                f"With {run['level']:g}, {early} of {run['totals']['turns']} turns spoke before"
+                " their first sentence was whole, which counts as 0."
+            )
     if any(_strained(run) for run in runs):
         notes.append("\\* The client was at its limit, so the figures are no better than that.")
     return (

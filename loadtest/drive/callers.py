@@ -1,4 +1,4 @@
-"""The three ways in which turns arrive. Run on one event loop.
+"""The four ways in which turns arrive. Run on one event loop.
 
 Each is a coroutine that returns when no further turn should begin; turns in progress are waited
 for, up to their own timeout.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from shoal.loadtest.measure.metrics import Figures
 from shoal.loadtest.measure.playout import play
 from shoal.loadtest.measure.timeline import Ending, Kind
 from shoal.loadtest.plan.arrivals import burst_times, next_start_s, poisson, think_s
+from shoal.loadtest.plan.recorded import again_and_again, turn_plan, turn_text
 from shoal.loadtest.plan.turn_plan import Script, TurnPlan
 from shoal.loadtest.targets.target import TurnOver
 
@@ -54,7 +55,11 @@ async def call(plan: WorkerPlan, window: Window, collector: Collector, new_line:
     colds = ColdTurns(window.from_s, plan.load.cold_every_s if plan.worker == 0 else 0.0)
     match plan.load.mode:
         case Mode.OPEN:
-            callers.append(_open(plan, window, collector, colds, new_line))
+            due = _poisson_turns(plan, window, colds)
+            callers.append(_on_time(plan, window, collector, due, new_line))
+        case Mode.REPLAY:
+            due = _recorded_turns(plan, window, colds)
+            callers.append(_on_time(plan, window, collector, due, new_line))
         case Mode.CLOSED:
             callers += [_closed(plan, u, window, collector, colds, new_line()) for u in plan.users]
         case Mode.CONVERSATION:
@@ -165,13 +170,39 @@ def heard_until_s(spoken: Spoken) -> float:
     return playout.end_s if playout else turn.ended_s
 
 
-async def _open(
-    plan: WorkerPlan, window: Window, collector: Collector, colds: ColdTurns, new_line: NewLine
-) -> None:
-    """Turns at random times, each on an idle line that was prepared shortly before."""
+def _poisson_turns(plan: WorkerPlan, window: Window, colds: ColdTurns) -> Iterator[TurnPlan]:
+    """Turns at random times, endlessly."""
     load = plan.load
     script = Script(plan.speech, plan.seed, plan.worker)
     rng = random.Random(f"{plan.seed}/arrivals/{plan.worker}")
+    for due_s in poisson(rng, load.level / plan.workers, window.start_s, load.burst):
+        yield script.next(due_s, colds.kind_at(due_s))
+
+
+def _recorded_turns(plan: WorkerPlan, window: Window, colds: ColdTurns) -> Iterator[TurnPlan]:
+    """This worker's share of a recording, endlessly."""
+    load, speech = plan.load, plan.speech
+    voices = speech.voices.voices
+    rng = random.Random(f"{plan.seed}/replay")
+    for number, turn in enumerate(again_and_again(load.recorded, load.level)):
+        if number % plan.workers == plan.worker:
+            due_s = window.start_s + turn.at_s
+            voice = voices[turn.voice_rank % len(voices)]
+            kind = colds.kind_at(due_s)
+            yield turn_plan(turn, number, plan.worker, due_s, kind, voice, rng)
+        else:
+            turn_text(turn, rng)  # every worker draws alike, so that no two say the same
+
+
+async def _on_time(
+    plan: WorkerPlan,
+    window: Window,
+    collector: Collector,
+    turns: Iterator[TurnPlan],
+    new_line: NewLine,
+) -> None:
+    """Each turn when it is due, on an idle line that was prepared shortly before."""
+    load = plan.load
     idle: list[Line] = []
     sockets = asyncio.Semaphore(max(1, load.max_sockets // plan.workers))
 
@@ -193,9 +224,9 @@ async def _open(
         sockets.release()
 
     async with asyncio.TaskGroup() as group:
-        for due_s in poisson(rng, load.level / plan.workers, window.start_s, load.burst):
-            if due_s >= window.stop_s:
+        for turn in turns:
+            if turn.scheduled_s >= window.stop_s:
                 break
-            await sleep_until(due_s - load.ahead_s)
-            group.create_task(one(script.next(due_s, colds.kind_at(due_s))))
+            await sleep_until(turn.scheduled_s - load.ahead_s)
+            group.create_task(one(turn))
     await asyncio.gather(*(line.close() for line in idle))

@@ -62,7 +62,7 @@ class Watcher:
 def processes_for(plan: WorkerPlan, streams: float, cpus: int) -> int:
     """About one process for 50 streams, at most one a CPU, never more than there are users."""
     wanted = max(1, math.ceil(streams / _STREAMS_PER_PROCESS))
-    if plan.load.mode is not Mode.OPEN:
+    if plan.load.mode not in (Mode.OPEN, Mode.REPLAY):
         wanted = min(wanted, max(1, round(plan.load.level)))
     return min(wanted, cpus)
 

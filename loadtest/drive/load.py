@@ -7,6 +7,7 @@ from enum import Enum
 
 from shoal.loadtest.measure.metrics import Rules
 from shoal.loadtest.measure.slo import Slo
+from shoal.loadtest.plan.recorded import RecordedTurn
 from shoal.loadtest.plan.turn_plan import Speech
 from shoal.loadtest.targets.target import TargetOptions
 
@@ -19,6 +20,7 @@ class Mode(Enum):
     CLOSED = "closed"  # level users, each speaks again when served: forgives a slow server
     OPEN = "open"  # level turns a second, whatever the server does
     CONVERSATION = "conversation"  # level sockets: think, speak, listen, interrupt
+    REPLAY = "replay"  # turns of a recording, level times as fast as they came
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Load:
     Closed: ``think_s`` after the line is prepared; or, with ``period_s``, every so often by the
     clock, late turns included. Open: ``burst`` turns arrive together on average. Conversation:
     ``think_s`` after the last answer was heard; every ``crowd_every_s`` a ``crowd_share`` of
-    those who think speak at once. Every ``cold_every_s`` one turn is cold.
+    those who think speak at once. Every ``cold_every_s`` one turn is cold. Replay: ``recorded``
+    from its beginning, and again when it is over.
     """
 
     mode: Mode
@@ -41,6 +44,7 @@ class Load:
     ahead_s: float = 1.0
     max_sockets: int = 4096
     cold_every_s: float = 10.0
+    recorded: tuple[RecordedTurn, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

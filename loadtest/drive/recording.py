@@ -116,7 +116,7 @@ class Recording:
             arrivals=tuple(self._arrivals),
             sound=meter.result(unpacked.leftover_bytes, unpacked.repeated_headers),
             sentences=plan.sentences,
-            sentence_count=plan.sentence_count,
+            parts=plan.parts,
             stages=self._stages,
         )
 

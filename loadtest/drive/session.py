@@ -88,7 +88,7 @@ def run_level(
     """Run one level ``repeats`` times with seeds derived from the plan's; 0 processes: choose."""
     if processes <= 0:
         streams = plan.load.level
-        if plan.load.mode is Mode.OPEN:
+        if plan.load.mode in (Mode.OPEN, Mode.REPLAY):
             streams *= _EXPECTED_TURN_S
         processes = processes_for(plan, streams, os.cpu_count() or 1)
     results: list[FleetResult] = []

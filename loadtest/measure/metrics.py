@@ -15,7 +15,8 @@ The definitions, as the report states them:
 - Lead: audio in hand just before a message, on a clock that stops for such pauses only.
 - Jitter: mean of |time between two messages - length of the first one's audio|.
 - RTF: from first text sent to last audio, over the length of the audio.
-- Capped: the client asked for so many frames a sentence at most and the turn is as long as that
+- Early: audio came before T0, as it may where a server speaks before the sentence is whole.
+- Capped: the client asked for so many frames an utterance at most and the turn is as long as that
   makes it. Then its length against the text and its abrupt end were our wish and are no faults.
 """
 
@@ -53,7 +54,7 @@ class Rules:
     ``resume_s`` is how soon a server must speak that had waited for text, ``text_s_per_char`` how
     long a character should take to say; the two ``length`` bounds are on audio length over that
     expectation. ``requested_rate`` is what we asked the server for. ``cap_s`` is the most audio
-    for one sentence that we asked it to make, ``None`` where it may speak as long as it likes.
+    for one utterance that we asked it to make, ``None`` where it may speak as long as it likes.
     """
 
     requested_rate: int
@@ -106,6 +107,7 @@ class Figures:
     cut_tail_s: float | None
     stale_audio_s: float
     faults: frozenset[Fault]
+    early: bool = False
 
     @property
     def complete(self) -> bool:
@@ -163,6 +165,7 @@ def measure(turn: Turn, rules: Rules) -> Figures:
         cut_tail_s=_since(turn.cut_s, stale[-1].at_s) if stale else None,
         stale_audio_s=sum(a.samples for a in stale) / turn.rate,
         faults=_faults(turn, rules, audio_s, length_ratio, rate_ratio, bare),
+        early=first_pcm_s is not None and first_pcm_s < turn.speakable_s,
     )
 
 
@@ -242,14 +245,14 @@ def _is_another_rate(rate_ratio: float, rules: Rules) -> bool:
 
 
 def _is_capped(turn: Turn, rules: Rules, audio_s: float) -> bool:
-    """Whether the cap explains the length: at least one sentence of it, no more than all have.
+    """Whether the cap explains the length: at least one utterance of it, no more than all have.
 
     Longer than that means that the server did not keep to the cap: then it is judged as ever.
     """
     if rules.cap_s is None:
         return False
     slack_s = rules.declared_slack_s
-    return rules.cap_s - slack_s <= audio_s <= rules.cap_s * turn.sentence_count + slack_s
+    return rules.cap_s - slack_s <= audio_s <= rules.cap_s * turn.parts + slack_s
 
 
 def _faults(

@@ -68,8 +68,8 @@ class Turn:
 
     ``rate`` is the rate the audio is played at, ``header_rate`` what the stream itself declares
     (``None`` for headerless audio), ``declared_audio_s`` the length the server claims.
-    ``sentences`` is when the text came, where it came piece by piece; ``sentence_count`` is how
-    many there are in either case.
+    ``sentences`` is when the text came, where it came piece by piece. ``parts`` is how many
+    utterances a server may make of it: its sentences, of text that comes slowly its clauses too.
     """
 
     index: int
@@ -94,7 +94,7 @@ class Turn:
     arrivals: tuple[Arrival, ...] = ()
     sound: Sound = Sound()
     sentences: tuple[SentenceEnd, ...] = ()
-    sentence_count: int = 1
+    parts: int = 1
     stages: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property

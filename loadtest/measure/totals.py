@@ -67,6 +67,7 @@ class Totals:
     cold_turns: int = 0
     good: int = 0
     failed: int = 0
+    early: int = 0
     audio_s: float = 0.0
     stale_audio_s: float = 0.0
     endings: Counter[str] = field(default_factory=Counter[str])
@@ -95,6 +96,7 @@ class Totals:
             return
         self.turns += 1
         self.good += self.slo.good(figures)
+        self.early += figures.early
         self.audio_s += figures.audio_s
         self.stale_audio_s += figures.stale_audio_s
         self.endings[figures.ending.value] += 1
@@ -185,6 +187,7 @@ class Totals:
         self.cold_turns += other.cold_turns
         self.good += other.good
         self.failed += other.failed
+        self.early += other.early
         self.audio_s += other.audio_s
         self.stale_audio_s += other.stale_audio_s
         for mine, theirs in (

@@ -41,6 +41,7 @@ _OPENINGS = (
 
 _SENTENCE_END = frozenset(".!?。！？")
 _ENDS = re.compile(r"[.!?。！？]+")
+_CLAUSES = re.compile(r"[,;:—–，、；：]+")
 _TOKEN = re.compile(r"\s*(?:[　-鿿豈-￯]|[^\W_　-鿿]{1,6}|[^\s])")
 _CJK_WEIGHT = 3.3
 """One such character takes about as long to say as so many Latin letters."""
@@ -125,6 +126,11 @@ def ends_sentence(text: str) -> bool:
 def count_sentences(text: str) -> int:
     """How many sentences end in ``text``, one at least; marks in a row end one."""
     return max(1, len(_ENDS.findall(text)))
+
+
+def count_clauses(text: str) -> int:
+    """How many clauses end in ``text`` where no sentence does."""
+    return len(_CLAUSES.findall(text))
 
 
 def first_speakable(pieces: Sequence[Piece]) -> int:

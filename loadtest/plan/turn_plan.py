@@ -10,6 +10,7 @@ from shoal.loadtest.measure.timeline import Kind, SentenceEnd
 from .text import (
     Piece,
     Prompts,
+    count_clauses,
     count_sentences,
     ends_sentence,
     first_speakable,
@@ -56,8 +57,10 @@ class TurnPlan:
         return tuple(found)
 
     @property
-    def sentence_count(self) -> int:
-        return count_sentences("".join(piece.text for piece in self.pieces))
+    def parts(self) -> int:
+        """How many utterances a server may make of the text: see :class:`Turn`."""
+        text = "".join(piece.text for piece in self.pieces)
+        return count_sentences(text) + (count_clauses(text) if len(self.pieces) > 1 else 0)
 
     @property
     def chars(self) -> int:

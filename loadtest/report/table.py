@@ -112,6 +112,11 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
             found.append(f"{name}: interrupted, figures are of what was done")
         if totals["turns"] < 1000:
             found.append(f"{name}: {totals['turns']} turns, so p99.9 is close to the maximum")
+        if early := totals.get("early_turns", 0):
+            found.append(
+                f"{name}: {early} of {totals['turns']} turns spoke before their first sentence was"
+                " whole: their TTFA is 0, 'ttfa_text' counts from the first token"
+            )
         for reason in totals["slo_reasons"]:
             found.append(f"{name}: SLO: {reason}")
         for detail, count in totals["errors"].items():

@@ -16,6 +16,7 @@ def as_json(totals: Totals) -> dict[str, Any]:
         "turns": totals.turns,
         "cold_turns": totals.cold_turns,
         "good_turns": totals.good,
+        "early_turns": totals.early,
         "goodput": totals.goodput,
         "good_turns_per_s": totals.good_turns_per_s,
         "slo_kept": verdict.kept,

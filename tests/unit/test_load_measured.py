@@ -72,6 +72,13 @@ def test_every_run_that_is_named_is_there() -> None:
         assert (measured.RESULTS / name).exists(), name
 
 
+def test_committed_reports_are_small_and_need_nothing_else() -> None:
+    for page in measured.RESULTS.glob("*.html"):
+        text = page.read_text("utf-8")
+        assert len(text.encode()) < 300_000, page.name
+        assert "<script" not in text and "http://" not in text.replace("ws://", ""), page.name
+
+
 def test_a_level_is_a_row(tmp_path: Path) -> None:
     lines = shown(tmp_path, load(run(1), run(64)))
     assert "| 1 user | 31 | 56 | 2 of 40 | 8,000 | 372 |" in lines
@@ -106,6 +113,12 @@ def test_of_a_search_only_the_answer_is_shown(tmp_path: Path) -> None:
     told = [line for line in lines if "turns/s" in line]
     assert len(told) == 1
     assert told[0].startswith("| 16 turns/s, the most that kept p95 within the limit | 31 |")
+
+
+def test_turns_that_spoke_before_their_sentence_was_whole_are_told(tmp_path: Path) -> None:
+    early = run(200, mode="conversation", totals={"early_turns": 7})
+    (told,) = [line for line in shown(tmp_path, load(early)) if line.startswith("As it was.")]
+    assert "With 200, 7 of 40 turns spoke before their first sentence was whole" in told
 
 
 def test_a_cap_is_told(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_missing_audio_is_not_taken_for_another_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cap_s", "sentence_count", "faults"),
+    ("cap_s", "parts", "faults"),
     [
         (None, 1, {Fault.LONG_FOR_TEXT, Fault.ABRUPT_TAIL}),
         (4.0, 1, set[Fault]()),
@@ -183,12 +183,20 @@ def test_missing_audio_is_not_taken_for_another_rate() -> None:
     ],
 )
 def test_a_length_and_an_end_that_were_asked_for_are_no_faults(
-    cap_s: float | None, sentence_count: int, faults: set[Fault]
+    cap_s: float | None, parts: int, faults: set[Fault]
 ) -> None:
     four_s = (Arrival(100.1, 8000, 4000),)
     rules = replace(RULES, cap_s=cap_s)
-    f = figures(rules, arrivals=four_s, sentence_count=sentence_count, sound=Sound(tail_dbfs=-10.0))
+    f = figures(rules, arrivals=four_s, parts=parts, sound=Sound(tail_dbfs=-10.0))
     assert f.faults == faults
+
+
+def test_audio_before_its_sentence_was_whole_is_early() -> None:
+    assert not figures().early
+    early = figures(speakable_s=100.2, sent_s=100.2)
+    assert early.early and early.ttfa_s == 0.0
+    assert early.ttfa_text_s == pytest.approx(0.08)
+    assert not figures(arrivals=()).early
 
 
 def test_a_cap_excuses_nothing_else() -> None:

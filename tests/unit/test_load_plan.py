@@ -52,6 +52,13 @@ def test_sentences_are_counted_by_their_ends(text: str, count: int) -> None:
     assert count_sentences(text) == count
 
 
+def test_text_that_comes_slowly_may_be_spoken_by_the_clause() -> None:
+    text = "Before sunrise, a tall stranger came: he sang. He left."
+    slowly = TurnPlan(0, 0, Kind.WARM, 10.0, paced(text, 20), Voice())
+    at_once = TurnPlan(0, 0, Kind.WARM, 10.0, whole(text), Voice())
+    assert (slowly.parts, at_once.parts) == (4, 2)
+
+
 def test_a_corpus_is_used_up_before_it_repeats() -> None:
     corpus = [f"line {n}" for n in range(50)]
     prompts = Prompts(rng(), corpus=corpus)

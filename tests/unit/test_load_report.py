@@ -172,6 +172,15 @@ def test_a_search_that_was_ended_says_what_it_left_open(result: dict[str, Any]) 
     assert "kept the SLO: 4 users (TTFA" in table.headline({**result, "knee": done})
 
 
+def test_turns_that_spoke_before_their_time_are_no_quiet_zeros(result: dict[str, Any]) -> None:
+    assert not any("turns spoke before" in text for text in table.warnings(result))
+    result["runs"][0]["totals"]["early_turns"] = 3
+    told = [text for text in table.warnings(result) if "turns spoke before" in text]
+    assert len(told) == 1 and told[0].startswith("closed@4: 3 of 36 turns")
+    del result["runs"][1]["totals"]["early_turns"]
+    assert table.warnings(result), "an older result has no such count"
+
+
 def test_without_a_search_the_best_level_tried_is_the_headline(result: dict[str, Any]) -> None:
     assert "Highest level tried" in table.headline({**result, "knee": None})
     broken = {**result, "knee": None, "runs": result["runs"][1:]}

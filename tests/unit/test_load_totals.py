@@ -114,6 +114,12 @@ def test_cold_turns_are_beside_and_not_in_the_warm_figures() -> None:
     assert found.percentiles("connect")["p50"] == pytest.approx(0.3, rel=1e-3)
 
 
+def test_early_turns_are_counted_and_told() -> None:
+    found = totals(GOOD, replace(GOOD, early=True, ttfa_s=0.0))
+    found.merge(totals(replace(GOOD, early=True)))
+    assert found.early == as_json(found)["early_turns"] == 2
+
+
 def test_a_turn_that_ends_well_but_says_nothing_has_failed() -> None:
     mute = replace(
         GOOD, ttfa_s=None, audible_s=None, audio_s=0.0, playouts=(), gaps_s=(),
