@@ -12,6 +12,7 @@ import torch
 
 from shoal.engine.codec import load_codec
 from shoal.engine.config import BUILTIN_VOICE
+from shoal.engine.cuda.kv_pool import KvDtype
 from shoal.engine.cuda.weights import CudaWeights, device_weights
 from shoal.engine.cuda_runner import CudaRunner
 from shoal.engine.model.config import DualARConfig, read_config
@@ -46,6 +47,7 @@ def builtin_runner(
     pdl: bool = True,
     sharing: bool = True,
     captured: bool = True,
+    kv_dtype: KvDtype = "bf16",
 ) -> CudaRunner:
     """The built-in voice with ``buckets[-1]`` slots. Not ``captured``: steps and prefills launch
     their kernels one by one, and there is no codec."""
@@ -55,6 +57,7 @@ def builtin_runner(
         load_codec(BUILTIN_VOICE, device=GPU),
         slots=buckets[-1],
         pages=pages,
+        kv_dtype=kv_dtype,
         device=GPU,
         pdl=pdl,
         sharing=sharing,

@@ -11,6 +11,7 @@ from shoal.kernels.attention import decode_attention
 from shoal.kernels.fast_attention import fast_attention
 from shoal.kernels.gemm import add_partials, gemm_partials, gemm_reference, gemm_rows
 from shoal.kernels.heads import rope_tables
+from shoal.kernels.kv import Pages, quantise_heads
 from shoal.kernels.mxfp8 import Mx, dequantise_mx, gemm_mx, quantise_mx
 from shoal.kernels.norm import NormedRows, add_norm
 from shoal.kernels.pages import Heads, Workspace
@@ -150,9 +151,10 @@ def test_a_layer_in_a_graph_is_the_layer_outside_and_allocates_nothing(
         assert all(torch.equal(a, b) for a, b in zip(outputs, eager, strict=True))
 
 
+@pytest.mark.parametrize("narrow", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("longest", [700, 1500, 2040])
 def test_decode_attention_has_a_row_s_bits_alone_and_in_any_group(
-    cuda: torch.device, longest: int
+    cuda: torch.device, longest: int, narrow: bool
 ) -> None:
     m = 33
     heads = Heads(HQ, HKV, DIM, EPS, rope_tables(2048, DIM, 1e6, cuda))
@@ -167,6 +169,9 @@ def test_decode_attention_has_a_row_s_bits_alone_and_in_any_group(
     groups.view(-1)[:m] = slots
     qkv = torch.randn(4, m, 6144, device=cuda)
 
+    def fresh(pages: torch.Tensor) -> Pages:
+        return quantise_heads(pages) if narrow else pages.clone()
+
     def run(rows: list[int], members: torch.Tensor | None) -> torch.Tensor:
         out = Fp8Rows.empty(len(rows), HQ * DIM, cuda)
         work = Workspace.empty(len(rows), heads, cuda)
@@ -174,8 +179,8 @@ def test_decode_attention_has_a_row_s_bits_alone_and_in_any_group(
             qkv[:, rows].contiguous(),
             None,
             heads,
-            keys.clone(),
-            values.clone(),
+            fresh(keys),
+            fresh(values),
             tables,
             slots[rows],
             positions[rows],
