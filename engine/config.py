@@ -61,8 +61,8 @@ class EngineConfig:
     """cpu, cuda, or auto: a GPU when there is one."""
     dtype: str = "auto"
     """On a GPU bf16, fp8 or mxfp8 (auto: fp8 where the GPU multiplies in it); on a CPU fp32."""
-    kv_dtype: str = "bf16"
-    """Of keys and values on a GPU: bf16, or fp8 in half the memory."""
+    kv_dtype: str = "auto"
+    """Of keys and values on a GPU: bf16, fp8 in half the memory, or auto."""
     slots: int | None = None
     """Turns that speak at once. None: what suits the device."""
     pages: int | None = None

@@ -27,7 +27,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 CPU_SLOTS = 8
 GPU_SLOTS = 64
 DTYPES = ("auto", "fp32", "bf16", "fp8", "mxfp8")
-KV_DTYPES = ("bf16", "fp8")
+KV_DTYPES = ("auto", "bf16", "fp8")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +65,8 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     if device.type == "cpu":
         if config.dtype not in ("auto", "fp32"):
             raise CheckpointError(f"dtype {config.dtype} takes a GPU; on a CPU it is fp32")
-        if config.kv_dtype != "bf16":
-            raise CheckpointError(f"kv-dtype {config.kv_dtype} takes a GPU")
+        if config.kv_dtype != "auto":
+            raise CheckpointError(f"kv-dtype {config.kv_dtype} takes a GPU; on a CPU it is fp32")
         runner: Runner = CpuRunner.load(
             config.model, slots=config.slots or CPU_SLOTS, pages=config.pages, progress=progress
         )

@@ -50,8 +50,8 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kv-dtype",
-        choices=("bf16", "fp8"),
-        help="of keys and values on a GPU; bf16. fp8 keeps twice as many in the same memory",
+        choices=("auto", "bf16", "fp8"),
+        help="of keys and values on a GPU; fp8 keeps twice as many in the same memory",
     )
 
 

@@ -79,7 +79,7 @@ def _engine_config(flags: argparse.Namespace) -> EngineConfig:
         model=BUILTIN_VOICE if model is None else Path(model),
         device=flags.device or setting("device") or "auto",
         dtype=flags.dtype or setting("dtype") or "auto",
-        kv_dtype=flags.kv_dtype or setting("kv_dtype") or "bf16",
+        kv_dtype=flags.kv_dtype or setting("kv_dtype") or "auto",
         slots=slots,
         voices_dir=_voices_dir(),
         warm_voice_bytes=usual.warm_voice_bytes if warm is None else warm,

@@ -45,9 +45,11 @@ def gpu_dtype(wanted: str, capability: tuple[int, int]) -> GpuDtype:
 
 
 def gpu_kv_dtype(wanted: str, capability: tuple[int, int]) -> KvDtype:
-    """``wanted`` for keys and values, where a GPU of ``capability`` can. Raises
+    """What ``wanted`` for keys and values comes to on a GPU of ``capability``. Raises
     :class:`CheckpointError` where it cannot be."""
     match wanted:
+        case "auto":
+            return "bf16"
         case "fp8" if capability < _ADA:
             raise CheckpointError(
                 "kv-dtype fp8 takes a GPU of compute capability 8.9 or higher, "
@@ -56,7 +58,9 @@ def gpu_kv_dtype(wanted: str, capability: tuple[int, int]) -> KvDtype:
         case "bf16" | "fp8":
             return wanted
         case _:
-            raise CheckpointError(f"no keys and values are kept in {wanted}; there are bf16, fp8")
+            raise CheckpointError(
+                f"no keys and values are kept in {wanted}; there are bf16 and fp8"
+            )
 
 
 def dtype_note(wanted: str, capability: tuple[int, int]) -> str:

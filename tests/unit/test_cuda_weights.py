@@ -204,7 +204,8 @@ def test_which_dtype_a_gpu_gets() -> None:
 
 def test_what_keys_and_values_are_kept_in() -> None:
     assert [gpu_kv_dtype(kind, HOPPER) for kind in ("bf16", "fp8")] == ["bf16", "fp8"]
-    assert gpu_kv_dtype("bf16", AMPERE) == "bf16"
+    assert [gpu_kv_dtype(kind, AMPERE) for kind in ("auto", "bf16")] == ["bf16", "bf16"]
+    assert gpu_kv_dtype("auto", HOPPER) in ("bf16", "fp8")
     with pytest.raises(CheckpointError, match=r"8\.9 or higher, this one has 8\.0"):
         gpu_kv_dtype("fp8", AMPERE)
     with pytest.raises(CheckpointError, match="kept in fp4"):
