@@ -2,8 +2,9 @@
 
 Owns the scheduler, and with it every stream. A turn of the loop takes in what arrived, lets the
 scheduler move, launches step ``n`` and only then waits for step ``n - 1``: while the host deals
-with one step's results the device is busy with the next. The loop sleeps only in the runner's
-``collect``, or on its inbox when no step is in flight.
+with one step's results the device is busy with the next. A text passes this thread three times on
+its way to its first step, so the loop does not sleep through a step in the runner's ``collect``:
+while the step cannot be over yet it listens to its inbox and passes on what came.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ from .jobs import (
     VoiceReady,
 )
 from .outgoing import Outgoing
-from .runner import Runner
+from .runner import Runner, StepPlan
 from .scheduler import Scheduler
 
 STEPS_IN_FLIGHT = 2
 """One step runs while the results of the one before it are read."""
 
+STEP_SHARE = 0.75
+"""Of the time that the last step took (and of as much a row, where the next has fewer), how long
+the next is surely not over. One that ends earlier is noticed late, which costs nothing while
+another is queued behind it."""
+LEAST_REST_S = 0.0005
 STATS_S = 0.05
 """How old what others read of a busy engine may be."""
 
@@ -59,8 +65,15 @@ class DecodeLoop:
         self._to_codec = to_codec
         self._deliver = deliver
         self._clock = clock
-        self._in_flight: deque[tuple[int, float]] = deque()
+        self._in_flight: deque[tuple[StepPlan, float]] = deque()
         self._last_step_s = 0.0
+        self._collected_s = 0.0
+        self._period_s = 0.0
+        """Between the last two steps' ends; 0: the device had rested. And the same a row."""
+        self._row_s = 0.0
+        self._busy = False
+        """A step was in flight when the last one was collected."""
+        self._ended = False
         self._stats_due_s = 0.0
         self.stats = EngineStats()
 
@@ -70,27 +83,51 @@ class DecodeLoop:
             self.turn()
 
     def turn(self) -> None:
-        """One turn, without waiting for messages."""
+        """One turn; messages are waited for only while a step runs anyway."""
         now = self._clock()
         self._scheduler.advance(now)
         plan = self._scheduler.plan(now)
         self._send(self._scheduler.out)
         if plan is not None:
             self._runner.launch(plan)
-            self._in_flight.append((plan.step, now))
+            self._in_flight.append((plan, now))
         if self._in_flight and (plan is None or len(self._in_flight) == STEPS_IN_FLIGHT):
             step, launched_s = self._in_flight.popleft()
-            result = self._runner.collect(step)
+            rows = len(step.slots)
+            self._listen(self._collected_s + STEP_SHARE * min(self._row_s * rows, self._period_s))
+            result = self._runner.collect(step.step)
             now = self._clock()
             self._last_step_s = now - launched_s
+            # Without another step in flight the device rests, and this one did not begin then.
+            self._period_s = now - self._collected_s if self._busy else 0.0
+            self._row_s = self._period_s / rows
+            self._collected_s, self._busy = now, bool(self._in_flight)
             self._scheduler.result(result)
             self._send(self._scheduler.out)
         if now >= self._stats_due_s or not self._in_flight:
             self._stats_due_s = now + STATS_S
             self.stats = self._scheduler.stats(now, self._last_step_s)
 
+    def _listen(self, until_s: float) -> None:
+        """Pass on what arrives before ``until_s``: steps are planned later, the rest can go now."""
+        while not self._ended and (left_s := until_s - self._clock()) > LEAST_REST_S:
+            try:
+                message = self._inbox.get(timeout=left_s)
+            except Empty:
+                return
+            try:
+                while self._note(message):
+                    message = self._inbox.get_nowait()
+                self._ended = True
+            except Empty:
+                pass
+            self._scheduler.advance(self._clock())
+            self._send(self._scheduler.out)
+
     def _receive(self) -> bool:
         """Take in everything that waits; sleep for it when no step is in flight."""
+        if self._ended:
+            return False
         try:
             if not self._in_flight:
                 now = self._clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from shoal.engine.api import EndText, Event, Failed, Fault, Open, Opened, PushText, StreamId, Voice
@@ -62,8 +62,8 @@ class Ordered(ScriptedRunner):
 class Desk:
     """A loop, with its prefill and voice threads done by hand."""
 
-    def __init__(self, clock: ManualClock | None = None) -> None:
-        self.runner = Ordered()
+    def __init__(self, clock: ManualClock | None = None, runner: Ordered | None = None) -> None:
+        self.runner = runner or Ordered()
         self.clock = clock or ManualClock()
         self.inbox = Inbox()
         self.to_prefill: SimpleQueue[ToPrefill | None] = SimpleQueue()
@@ -106,10 +106,13 @@ class Desk:
 
     def turn(self) -> None:
         self.prefill()
-        while not self.inbox.empty():
-            self.loop._note(self.inbox.get_nowait())  # pyright: ignore[reportPrivateUsage]
+        self.take_in()
         self.loop.turn()
         self.clock.tick(0.01)
+
+    def take_in(self) -> None:
+        while not self.inbox.empty():
+            self.loop._note(self.inbox.get_nowait())  # pyright: ignore[reportPrivateUsage]
 
     def codec(self) -> list[CodecMessage]:
         found: list[CodecMessage] = []
@@ -141,6 +144,51 @@ def test_a_step_is_launched_before_the_one_before_it_is_read() -> None:
     assert len(frames) == 6
     assert isinstance(messages[-2], CodecEnd) and messages[-1] == CodecFinish(A)
     assert desk.loop.stats.frames == 6 and desk.loop.stats.steps == steps
+
+
+class Slow(Ordered):
+    """A step ends 10 ms after the one before it, by the clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.device_clock = clock
+        self.before_collect: Callable[[], None] = lambda: None
+
+    def collect(self, step: int) -> StepResult:
+        self.before_collect()
+        self.device_clock.tick(0.01)
+        return super().collect(step)
+
+
+def test_what_arrives_during_a_step_is_passed_on_before_its_end() -> None:
+    clock = ManualClock()
+    desk = Desk(clock, Slow(clock))
+    assert isinstance(desk.runner, Slow)
+    desk.speak(A, "endless")
+    for _ in range(6):
+        desk.prefill()
+        desk.take_in()
+        desk.loop.turn()
+    assert desk.runner.calls[-2:] == ["launch 3", "collect 2"]
+    composing: list[bool] = []
+    desk.runner.before_collect = lambda: composing.append(not desk.to_prefill.empty())
+    desk.speak(B, "text")
+    desk.loop.turn()
+    assert composing == [True], "the text is on its way while the step runs"
+
+
+def test_the_end_may_come_during_a_step() -> None:
+    clock = ManualClock()
+    desk = Desk(clock, Slow(clock))
+    desk.speak(A, "endless")
+    for _ in range(6):
+        desk.prefill()
+        desk.take_in()
+        desk.loop.turn()
+    desk.inbox.put(None)
+    desk.loop.turn()
+    desk.loop.run()
+    assert desk.inbox.empty()
 
 
 def test_frames_leave_with_the_step_after_theirs() -> None:
