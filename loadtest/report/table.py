@@ -110,8 +110,10 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
             found.append(f"{name}: THIS CLIENT WAS SATURATED: {reason}")
         if not run["complete"]:
             found.append(f"{name}: interrupted, figures are of what was done")
-        if totals["turns"] < 1000:
-            found.append(f"{name}: {totals['turns']} turns, so p99.9 is close to the maximum")
+        if (turns := totals["turns"]) < 1000:
+            # Of fewer than 20 turns the 95th percentile is the slowest one.
+            which = "p99.9" if turns >= 100 else "p99" if turns >= 20 else "p95"
+            found.append(f"{name}: {turns} turns, so {which} is close to the maximum")
         if early := totals.get("early_turns", 0):
             found.append(
                 f"{name}: {early} of {totals['turns']} turns spoke before their first sentence was"

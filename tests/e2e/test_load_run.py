@@ -7,6 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from shoal.loadtest.command import add_arguments, run
 from shoal.loadtest.drive.collector import Row
 from shoal.loadtest.drive.line import now_s
 from shoal.loadtest.drive.load import Load, Mode, Timing, WorkerPlan
+from shoal.loadtest.drive.saturation import judge_client
 from shoal.loadtest.drive.worker import WorkerResult, run_worker, window_of
 from shoal.loadtest.measure.histogram import Histogram
 from shoal.loadtest.measure.knee import KneeSearch
@@ -199,6 +201,29 @@ async def test_the_search_finds_the_room_that_the_server_has() -> None:
             assert result.totals.errors == {"HTTP 429 at the handshake": result.totals.refused}
         search.record(level, result.totals.verdict().kept)
     assert search.best == 7
+
+
+@pytest.mark.parametrize("held_s", [0.0, 0.04])
+async def test_a_client_that_is_held_up_says_so_with_the_size_of_it(held_s: float) -> None:
+    """Something keeps the client's loop for 40 ms in every 50: the figures are its own doing."""
+
+    async def hold_up() -> None:
+        while held_s:
+            time.sleep(held_s)  # noqa: ASYNC251
+            await asyncio.sleep(0.01)
+
+    holding = asyncio.create_task(hold_up())
+    timing = Timing(ramp_s=0.0, warmup_s=0.0, window_s=1.0, cooldown_s=0.0)
+    result, _ = await load([SHORT], Mode.CLOSED, 1, timing, think_s=0.02)
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+    lag = Histogram.decode(result.health.lag)
+    judged_ = judge_client(lag, [0.1], None, 0.1, None)
+    if held_s:
+        assert (lag.percentile(99) or 0.0) >= 0.7 * held_s
+        assert any("event loop" in reason for reason in judged_.reasons)
+    else:
+        assert (lag.percentile(50) or 0.0) < 0.01
 
 
 async def test_a_process_without_users_has_seen_the_window_too() -> None:

@@ -353,6 +353,17 @@ def test_every_committed_baseline_can_be_read() -> None:
         assert "without" not in baseline.check([], held)[0].text
 
 
+def test_the_gpus_baseline_holds_steps_loads_and_tokens() -> None:
+    path = baseline.path_of("h200")
+    if not path.exists():
+        return
+    held = baseline.read(path)["metrics"]
+    for batch in (1, 16, 64):
+        assert held[f"step fp8+pdl@{batch}"]["frames_per_s"] > 0
+    assert {"ttfa.p50", "ttfa.p95", "stalled_share.0ms"} <= set(held["closed@64"])
+    assert held["tokens"]["failed_findings"] == 0
+
+
 @pytest.mark.parametrize("kind", ["", "../x", "a/b"])
 def test_a_kind_is_a_name(kind: str) -> None:
     with pytest.raises(baseline.BadBaseline):

@@ -172,6 +172,19 @@ def test_a_search_that_was_ended_says_what_it_left_open(result: dict[str, Any]) 
     assert "kept the SLO: 4 users (TTFA" in table.headline({**result, "knee": done})
 
 
+@pytest.mark.parametrize(
+    ("turns", "said"), [(5, "p95"), (19, "p95"), (20, "p99"), (99, "p99"), (100, "p99.9")]
+)
+def test_a_percentile_of_few_turns_is_called_what_it_is(
+    turns: int, said: str, result: dict[str, Any]
+) -> None:
+    result["runs"][0]["totals"]["turns"] = turns
+    told = f"closed@4: {turns} turns, so {said} is close to the maximum"
+    assert told in table.warnings(result)
+    result["runs"][0]["totals"]["turns"] = 1000
+    assert not any(text.startswith("closed@4: 1000 turns, so") for text in table.warnings(result))
+
+
 def test_turns_that_spoke_before_their_time_are_no_quiet_zeros(result: dict[str, Any]) -> None:
     assert not any("turns spoke before" in text for text in table.warnings(result))
     result["runs"][0]["totals"]["early_turns"] = 3
