@@ -20,7 +20,6 @@ from shoal.loadtest.report import result
 RESULTS = Path(__file__).resolve().parent / "results"
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 KIND = "h200"
-PRECISION = "fp8+pdl"
 
 ARTICLE = "Fish Audio's article on S2.1 Pro, July 2026"
 CLAIMED_FRAMES_PER_S = {1: "154", 64: "8,006"}
@@ -73,7 +72,7 @@ def table(folder: Path = RESULTS) -> str:
     """Markdown, without the marks around it."""
     named = _named(folder)
     runs = [run for name in named["served"] for run in _runs(folder / name)]
-    steps = _steps(folder / named["step"]) if named["step"] else {}
+    steps = _steps(folder / named["step"], named["precision"]) if named["step"] else {}
     parts = [_served(runs, str(named["conditions"])), _stepped(steps), _published()]
     return "\n\n".join(part for part in parts if part)
 
@@ -88,9 +87,10 @@ def inserted(page: str, text: str) -> str:
 
 
 def _named(folder: Path) -> dict[str, Any]:
-    """``{"conditions": what the figures were taken under, "served": [file], "step": file}``."""
+    """What stands in the table: ``conditions`` in words, ``served`` files of load tests, ``step``
+    a file of the step's bench and ``precision`` the part of it."""
     found = cast("dict[str, Any]", json.loads((folder / "measured.json").read_text("utf-8")))
-    return {key: found[key] for key in ("conditions", "served", "step")}
+    return {key: found[key] for key in ("conditions", "served", "step", "precision")}
 
 
 def _runs(path: Path) -> list[dict[str, Any]]:
@@ -111,10 +111,10 @@ def _runs(path: Path) -> list[dict[str, Any]]:
     return [run for run in runs if run["level"] == knee["best"]]
 
 
-def _steps(path: Path) -> dict[int, Mapping[str, Any]]:
+def _steps(path: Path, precision: str) -> dict[int, Mapping[str, Any]]:
     if not path.exists():
         return {}
-    part = json.loads(path.read_text("utf-8")).get(PRECISION, {})
+    part = json.loads(path.read_text("utf-8")).get(precision, {})
     return {int(row["batch"]): row for row in part.get("rows", [])}
 
 
