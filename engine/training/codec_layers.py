@@ -6,6 +6,7 @@ All causal, on [B, channels, T]. The rotary tables here are those of the DualAR 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +18,25 @@ from ..codec.config import WindowShape
 MAX_STEPS = 8192
 
 
+def snake(x: Tensor, alpha: Tensor) -> Tensor:
+    """``x`` [B, C, T] bent by waves of a frequency for each channel, ``alpha`` [1, C, 1]."""
+    alpha = alpha.to(x.dtype)
+    return x + torch.sin(alpha * x).square() / (alpha + 1e-9)
+
+
 class Snake(nn.Module):
+    """:func:`snake`. ``fused``: what computes it in training, where every call is of the same
+    few shapes; whole utterances, which are of any length, are left to the plain function."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(1, channels, 1))
+        self.fused: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        alpha = self.alpha.to(x.dtype)
-        return x + torch.sin(alpha * x).square() / (alpha + 1e-9)
+        if self.fused is None or not torch.is_grad_enabled():
+            return snake(x, self.alpha)
+        return self.fused(x, self.alpha)
 
 
 class CausalConv(nn.Module):

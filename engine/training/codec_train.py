@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from ..codec.config import CodecConfig, parse_config
 from .budget import Budget, cosine, ramp
+from .codec_layers import Snake, snake
 from .codec_model import BUILTIN, Quantized, TrainedCodec
 from .critics import Critics, Listener, MelDistance
 from .cuts import HELD_OUT, Cuts
@@ -67,9 +67,7 @@ PLAN = Plan()
 class CodecTraining:
     """Networks, optimisers and averages; :meth:`step` is one of each."""
 
-    def __init__(
-        self, config: CodecConfig, plan: Plan, device: torch.device, compiled: bool = False
-    ) -> None:
+    def __init__(self, config: CodecConfig, plan: Plan, device: torch.device) -> None:
         self.plan, self.device = plan, device
         self.codec = TrainedCodec(config).to(device)
         self.critics = Critics(plan.critics_width).to(device)
@@ -93,25 +91,32 @@ class CodecTraining:
         self.average = Averaged(self.codec, 0.999)
         self.steps = 0
         self._warm_from = 0
-        self._run: Callable[..., Any] = self.codec
-        if compiled:
-            self._run = Fused(self.codec, dynamic=False)
         self._amp: dict[str, Any] = dict(
             device_type=device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"
         )
 
-    def warm_up(self, audio: Tensor) -> None:
-        """Compiles the codec forwards and backwards; goes on without where that fails."""
+    def fuse(self, audio: Tensor) -> bool:
+        """Compiles the codec's activations, whose memory traffic sets its speed (the whole of it
+        would be a thousand kernels, and minutes); returns whether they work, forwards and
+        backwards, and goes on without where they do not."""
+        snakes = [module for module in self.codec.modules() if isinstance(module, Snake)]
+        fused = Fused(snake, dynamic=False)
         every = torch.full((len(audio),), len(self.codec.quantizer.books) - 1, device=self.device)
+        for module in snakes:
+            module.fused = fused
         try:
             with torch.autocast(**self._amp):
-                output, _, semantic, distance, _ = self._run(audio, every)
+                output, _, semantic, distance, _ = self.codec(audio, every)
             (output.float().mean() + semantic.mean() + distance).backward()
+            works = fused.works
         except Exception as error:
             # Whatever a compiler raises; the model's own faults come again in the first step.
             print(f"the codec runs uncompiled: {str(error)[:300]}", flush=True)
-            self._run = self.codec
+            works = False
+        for module in snakes:
+            module.fused = fused if works else None
         self.codec.zero_grad(set_to_none=True)
+        return works
 
     def step(
         self, audio: Tensor, labels: Tensor, speakers: Tensor, fraction: float
@@ -127,7 +132,7 @@ class CodecTraining:
         drawn = torch.randint(1, books + 1, (len(audio),), device=self.device)
         residuals = torch.where(fewer, drawn, torch.full_like(drawn, books))
         with torch.autocast(**self._amp):
-            quantized = Quantized(*self._run(audio, residuals))
+            quantized = Quantized(*self.codec(audio, residuals))
         output = quantized.audio.float()
         if self.steps % 10 == 0 and fraction < plan.restart_until:
             self.codec.restart(quantized)
@@ -314,8 +319,7 @@ def main(argv: list[str]) -> int:
     device = torch.device(flags.device)
     config = BUILTIN if flags.config is None else read_shape(flags.config)
     plan = Plan(batch=flags.batch, frames=flags.frames)
-    compiled = device.type == "cuda" and not flags.plain
-    training = CodecTraining(config, plan, device, compiled)
+    training = CodecTraining(config, plan, device)
     begin = flags.begin
     for folder in (flags.state, flags.carry):
         if folder is not None and has_state(folder, STATE):
@@ -328,10 +332,10 @@ def main(argv: list[str]) -> int:
         labels = speech.labels(read_texts(flags.texts))
         cuts = Cuts(speech, labels, device, batch=plan.batch, frames=plan.frames)
     print(f"{speech.hours:.2f} h ready after {budget.spent_s:.0f} s", flush=True)
-    if compiled:
+    if device.type == "cuda" and not flags.plain:
         with Pulse("compiling"):
-            training.warm_up(cuts()[0])
-        print(f"compiled after {budget.spent_s:.0f} s", flush=True)
+            way = "compiled" if training.fuse(cuts()[0]) else "uncompiled"
+        print(f"{way} after {budget.spent_s:.0f} s", flush=True)
     budget.begin_schedule(begin, flags.end)
     least = training.steps + flags.steps
     kept_s = budget.spent_s

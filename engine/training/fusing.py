@@ -17,19 +17,27 @@ class Fused:
     """``function``, compiled at its first call with CUDA tensors (sizes stay dynamic)."""
 
     def __init__(self, function: Callable[..., Any], *, dynamic: bool | None = True) -> None:
-        self._plain = function
-        # Kinds of input differ by number format and by sizes of one.
-        torch._dynamo.config.recompile_limit = 64
-        self._compiled: Callable[..., Any] | None = torch.compile(function, dynamic=dynamic)
+        self._plain, self._dynamic = function, dynamic
+        self._compiled: Callable[..., Any] | None = None
+        self._failed = False
+
+    @property
+    def works(self) -> bool:
+        """Whether no compiler has failed so far."""
+        return not self._failed
 
     def __call__(self, first: torch.Tensor, *rest: Any) -> Any:
-        if self._compiled is None or first.device.type != "cuda":
+        if self._failed or first.device.type != "cuda":
             return self._plain(first, *rest)
+        if self._compiled is None:
+            # Kinds of input differ by number format and by sizes.
+            torch._dynamo.config.recompile_limit = 64
+            self._compiled = torch.compile(self._plain, dynamic=self._dynamic)
         try:
             return self._compiled(first, *rest)
         except Exception as error:
             # Whatever a compiler raises; the plain function raises again what is its own fault.
             name = getattr(self._plain, "__name__", "function")
             print(f"{name} runs uncompiled: {str(error).splitlines()[0][:200]}", flush=True)
-            self._compiled = None
+            self._failed = True
             return self._plain(first, *rest)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from shoal.engine.codec import decode_codes, encode_codes, load_codec
+from shoal.engine.training.codec_layers import Snake, snake
 from shoal.engine.training.codec_model import BUILTIN, Quantized, TrainedCodec
 from shoal.engine.training.codec_train import CodecTraining, Plan, main
 from shoal.engine.training.codes import (
@@ -136,6 +137,28 @@ def test_losses_fall_and_all_networks_move(folder: Path) -> None:
         changed = [not torch.equal(p, q) for p, q in zip(network.parameters(), old, strict=True)]
         assert sum(changed) > 0.8 * len(changed)
     assert all(p.requires_grad for network in networks for p in network.parameters())
+
+
+def test_fused_activations_are_for_training_only(folder: Path) -> None:
+    torch.manual_seed(0)
+    training = CodecTraining(CODEC, SMALL, CPU)
+    audio = torch.randn(2, 1, 4800) * 0.1
+    assert training.fuse(audio)
+    calls: list[int] = []
+    for module in training.codec.modules():
+        if isinstance(module, Snake):
+
+            def counted(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+                calls.append(len(x))
+                return snake(x, alpha)
+
+            assert module.fused is not None
+            module.fused = counted
+    codes = training.codec.encode(audio)
+    assert not calls
+    again = training.codec(audio, torch.full((2,), 2))[1]
+    assert len(calls) > 30 and torch.equal(again, codes)
+    assert all(p.grad is None for p in training.codec.parameters())
 
 
 def test_a_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
