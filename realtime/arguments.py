@@ -71,6 +71,12 @@ def _add_serve(commands: Commands) -> None:
     serve.add_argument(
         "--traces", action="store_true", default=None, help="export turns by OpenTelemetry"
     )
+    serve.add_argument(
+        "--record-turns",
+        type=Path,
+        metavar="FILE",
+        help="add a line for each turn, for `shoal load run --replay`: its times, never its text",
+    )
     serve.set_defaults(command="serve")
 
 

@@ -143,11 +143,17 @@ def _serve(flags: argparse.Namespace) -> int:
             log_level=flags.log_level,
             log_json=flags.log_json,
             traces=flags.traces,
+            record_turns=flags.record_turns,
         )
         traces = OtelTraces() if config.traces else None
     except (ConfigError, TracingUnavailable) as error:
         raise CommandError(str(error)) from error
     _check_port(config.host, config.port)
+    if config.record_turns is not None:
+        try:
+            config.record_turns.open("ab").close()
+        except OSError as error:
+            raise CommandError(f"{config.record_turns}: {error.strerror}") from error
     progress = Progress(sys.stderr)
     engine: Engine
     if flags.engine == "fake":

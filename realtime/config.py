@@ -61,6 +61,9 @@ class ServerConfig:
     log_json: bool = False
     traces: bool = False
     """Export a trace of each turn by OpenTelemetry, to where its own variables say."""
+    record_turns: Path | None = None
+    """Add a line for each turn to this file: when its text came and how long it took, never what
+    it said."""
 
     def __post_init__(self) -> None:
         for name in ("max_sockets", "encode_threads"):
@@ -118,6 +121,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
         "send_stall_s": float,
         "encode_threads": int,
         "voices_dir": Path,
+        "record_turns": Path,
         "log_json": _flag,
         "traces": _flag,
     }

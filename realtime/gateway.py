@@ -28,10 +28,11 @@ from .encode import EncodePool
 from .hub import Hub
 from .link import Dialect, Link
 from .metrics import Metrics
+from .record import TurnRecorder
 from .session import Rules
 from .surroundings import Surroundings
 from .tokens import Tokens
-from .trace import NoTraces, Traces
+from .trace import BothTraces, NoTraces, Traces
 
 POOLING_AGENTS: Final = ("livekit-plugins-",)
 RETRY_AFTER_S: Final = 1
@@ -71,6 +72,9 @@ class Gateway:
         voices: VoiceStore | None = None,
         traces: Traces | None = None,
     ) -> None:
+        self.recorder = None if config.record_turns is None else TurnRecorder(config.record_turns)
+        if self.recorder is not None:
+            traces = self.recorder if traces is None else BothTraces(traces, self.recorder)
         self.traces = traces
         self.config = config
         self.voices = voices
@@ -175,6 +179,8 @@ class Gateway:
         await asyncio.to_thread(self.engine.stop)
         if self._around is not None:
             await asyncio.to_thread(self._around.pool.stop)
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

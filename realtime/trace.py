@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from shoal.engine.api import Timing
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, str | bool | int | float]
 NAME: Final = "shoal"
 ARRIVAL: Final = "shoal.arrival"
+MAX_PIECES: Final = 4096
 
 
 class TracingUnavailable(Exception):
@@ -46,6 +47,10 @@ class TurnTimes:
     pcm_s: float | None = None
     sent_s: float | None = None
     timing: Timing | None = None
+    voice: str = ""
+    """As the client named it. In no span."""
+    pieces: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    """When each of the first ``MAX_PIECES`` pieces of text came, and its characters."""
 
 
 class TurnTrace(Protocol):
@@ -72,6 +77,25 @@ class NoTraces:
 
     def end(self, times: TurnTimes, now_s: float, attributes: Attributes, failed: bool) -> None:
         """Nobody is told."""
+
+
+class BothTraces:
+    """Two that are told of every turn."""
+
+    def __init__(self, one: Traces, other: Traces) -> None:
+        self._both = (one, other)
+
+    def turn(self) -> TurnTrace:
+        return _BothTurns(tuple(traces.turn() for traces in self._both))
+
+
+class _BothTurns:
+    def __init__(self, turns: tuple[TurnTrace, ...]) -> None:
+        self._turns = turns
+
+    def end(self, times: TurnTimes, now_s: float, attributes: Attributes, failed: bool) -> None:
+        for turn in self._turns:
+            turn.end(times, now_s, attributes, failed)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from shoal.proto.messages import TtsRequest
 from . import log
 from .encode import Chunk, EncodePool, TurnEncoder
 from .metrics import Metrics
-from .trace import NoTraces, TurnTimes, TurnTrace
+from .trace import MAX_PIECES, NoTraces, TurnTimes, TurnTrace
 
 logger = logging.getLogger("shoal.turn")
 
@@ -64,7 +64,7 @@ class Turn:
         self._given_samples = 0
         self._inserted_s = 0.0
         self._trace = trace or NoTraces()
-        self._times = TurnTimes(now_s)
+        self._times = TurnTimes(now_s, voice=request.reference_id or "")
         self._kind: dict[str, str | int] = {
             "shoal.format": request.format,
             "shoal.rate": request.sample_rate,
@@ -128,6 +128,8 @@ class Turn:
 
     def got_text(self, text: str, now_s: float) -> None:
         self.text_chars += len(text)
+        if len(self._times.pieces) < MAX_PIECES:
+            self._times.pieces.append((now_s, len(text)))
         if self._times.text_s is None and not text.isspace():
             self._times.text_s = now_s
 

@@ -107,7 +107,10 @@ def _knee(args: argparse.Namespace) -> int:
     job = job_of(args)
     try:
         search = KneeSearch(
-            job.levels[0], args.highest, args.resolution, job.plan.load.mode is not Mode.OPEN
+            job.levels[0],
+            args.highest,
+            args.resolution,
+            job.plan.load.mode not in (Mode.OPEN, Mode.REPLAY),
         )
     except ValueError as bad:
         raise BadArguments(str(bad)) from bad

@@ -10,6 +10,7 @@ EXAMPLES = """examples:
   shoal load run ws://localhost:8000 --open 2,5,10 --repeat 3 --out results/open
   shoal load run ws://localhost:8000 --conversations 64 --barge-in 0.15
   shoal load knee ws://localhost:8000 --conversations 16 --highest 512
+  shoal load run ws://localhost:8000 --replay turns.jsonl --speed 1,2,4
   shoal load run http://localhost:8880 --target openai --closed 8
   shoal load fleet --gpus 500 --capacity 64 --out results/fleet
   shoal load compare old/result.json new/result.json
@@ -79,6 +80,16 @@ def _arrivals(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[report
     mode.add_argument("--open", metavar="R,...", help="R turns a second at random (Poisson)")
     mode.add_argument(
         "--conversations", metavar="N,...", help="N sockets: think, speak, listen, interrupt"
+    )
+    mode.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="turns as a server recorded them (shoal serve --record-turns): when they came, how"
+        " long they were, and when who spoke interrupted; as long as --window says",
+    )
+    group.add_argument(
+        "--speed", default="1", metavar="X,...", help="replay: so many times as fast (1)"
     )
     group.add_argument("--think", type=float, help="pause in s (closed 0, conversations 4)")
     group.add_argument(

@@ -11,6 +11,7 @@ from shoal.loadtest.drive.line import LineRules
 from shoal.loadtest.drive.load import Load, Mode, Timing, WorkerPlan
 from shoal.loadtest.measure.metrics import Rules
 from shoal.loadtest.measure.slo import Slo
+from shoal.loadtest.plan.recorded import BadRecording, RecordedTurn, read_recording
 from shoal.loadtest.plan.turn_plan import Speech
 from shoal.loadtest.plan.voices import Voice, VoiceMix
 from shoal.loadtest.targets import UnknownTarget, find_target
@@ -54,6 +55,7 @@ def job_of(args: argparse.Namespace) -> Job:
         ahead_s=args.ahead,
         max_sockets=args.max_sockets,
         cold_every_s=args.cold_every,
+        recorded=_recorded(args.replay) if mode is Mode.REPLAY else (),
     )
     slo = Slo(
         ttfa_s=args.slo_ttfa_ms / 1e3,
@@ -104,15 +106,25 @@ def _mode(args: argparse.Namespace) -> tuple[Mode, tuple[float, ...]]:
         (Mode.CLOSED, args.closed),
         (Mode.OPEN, args.open),
         (Mode.CONVERSATION, args.conversations),
+        (Mode.REPLAY, args.speed if args.replay is not None else None),
     ):
         if given is not None:
             levels = _numbers(given, f"--{mode.value}")
             if any(level <= 0 for level in levels):
                 raise BadArguments("a level must be above 0")
-            if mode is not Mode.OPEN and any(level != int(level) for level in levels):
+            if mode in (Mode.CLOSED, Mode.CONVERSATION) and any(
+                level != int(level) for level in levels
+            ):
                 raise BadArguments("users and sockets are whole numbers")
             return mode, levels
-    raise BadArguments("one of --closed, --open, --conversations is needed")
+    raise BadArguments("one of --closed, --open, --conversations, --replay is needed")
+
+
+def _recorded(path: Path) -> tuple[RecordedTurn, ...]:
+    try:
+        return read_recording(path)
+    except BadRecording as problem:
+        raise BadArguments(str(problem)) from problem
 
 
 def _options(args: argparse.Namespace) -> TargetOptions:

@@ -14,6 +14,7 @@ from typing import Any
 from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.measure.prometheus import Stage
 from shoal.loadtest.measure.totals import Totals
+from shoal.loadtest.plan.recorded import mean_live
 
 from .collector import Kept, Row, Window, pick_worst
 from .fleet import FleetResult, Watcher, processes_for, run_fleet
@@ -88,8 +89,10 @@ def run_level(
     """Run one level ``repeats`` times with seeds derived from the plan's; 0 processes: choose."""
     if processes <= 0:
         streams = plan.load.level
-        if plan.load.mode in (Mode.OPEN, Mode.REPLAY):
+        if plan.load.mode is Mode.OPEN:
             streams *= _EXPECTED_TURN_S
+        elif plan.load.mode is Mode.REPLAY:
+            streams *= mean_live(plan.load.recorded)
         processes = processes_for(plan, streams, os.cpu_count() or 1)
     results: list[FleetResult] = []
     short: list[Repeat] = []

@@ -30,9 +30,9 @@ class BadRecording(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """``at_s`` counts from the recording's first text; ``pieces`` are (s from ``at_s``, characters).
-    ``voice_rank`` 0 is the voice of most turns. ``held_s``: how long it took from its first text to
-    its end."""
+    """``at_s`` counts from the recording's first text; ``pieces`` are (seconds from ``at_s``,
+    characters). ``voice_rank`` 0 is the voice of most turns. ``held_s``: how long it took from its
+    first text to its end."""
 
     at_s: float
     pieces: tuple[tuple[float, int], ...] = field(repr=False)
@@ -82,12 +82,14 @@ def _turn(path: Path, number: int, line: str) -> tuple[str, RecordedTurn] | None
             return None
         text_s = pieces[0][0]
         seconds, first_s = float(entry["seconds"]), entry["first_s"]
-        cut = entry["end"] == "cancelled" and first_s is not None
+        cut_s = None
+        if entry["end"] == "cancelled" and first_s is not None:
+            cut_s = max(0.0, seconds - float(first_s))
         return str(entry["voice"]), RecordedTurn(
             at_s=float(entry["at"]) + text_s,
             pieces=tuple((at_s - text_s, chars) for at_s, chars in pieces),
             voice_rank=0,
-            cut_after_s=max(0.0, seconds - float(first_s)) if cut else None,
+            cut_after_s=cut_s,
             held_s=seconds - text_s,
             audio_s=float(entry["audio_s"]),
         )
@@ -109,6 +111,11 @@ def again_and_again(turns: Sequence[RecordedTurn], speed: float = 1.0) -> Iterat
 def mean_gap_s(turns: Sequence[RecordedTurn]) -> float:
     """Between two of them; a second for a single one."""
     return turns[-1].at_s / (len(turns) - 1) if turns[-1].at_s else 1.0
+
+
+def mean_live(turns: Sequence[RecordedTurn]) -> float:
+    """How many were under way at once."""
+    return sum(turn.held_s for turn in turns) / (turns[-1].at_s + mean_gap_s(turns))
 
 
 def turn_text(turn: RecordedTurn, rng: random.Random) -> str:
