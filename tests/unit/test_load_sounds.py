@@ -17,14 +17,14 @@ from shoal.loadtest.report.sounds import EXCERPT_S, embedded
 RATE = 24000
 
 
-def saved(folder: Path, name: str, seconds: float) -> None:
+def saved(folder: Path, name: str, seconds: float, rate: int = RATE) -> None:
     """A tone that rises by 100 Hz a second: 200 Hz at first."""
-    hz = 200 + 100 * np.floor(np.arange(round(seconds * RATE)) / RATE)
-    pcm = (9000 * np.sin(2 * np.pi * np.cumsum(hz) / RATE)).astype("<i2")
+    hz = 200 + 100 * np.floor(np.arange(round(seconds * rate)) / rate)
+    pcm = (9000 * np.sin(2 * np.pi * np.cumsum(hz) / rate)).astype("<i2")
     with wave.open(str(folder / name), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
-        file.setframerate(RATE)
+        file.setframerate(rate)
         file.writeframes(pcm.tobytes())
 
 
@@ -67,6 +67,16 @@ def test_an_excerpt_is_of_the_place_that_matters(
     length_s, pitch_hz = heard(embedded(result([turn("a.wav", **changes)]), tmp_path)["a.wav"])
     assert length_s == pytest.approx(EXCERPT_S, abs=0.2)
     assert pitch_hz == pytest.approx(200 + 100 * (from_s + 1), abs=15)
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 24000, 44100, 48000])
+def test_every_rate_sounds_as_it_is_and_is_small(rate: int, tmp_path: Path) -> None:
+    saved(tmp_path, "a.wav", 10.0, rate)
+    address = embedded(result([turn("a.wav")]), tmp_path)["a.wav"]
+    length_s, pitch_hz = heard(address)
+    assert length_s == pytest.approx(EXCERPT_S, abs=0.2)
+    assert pitch_hz == pytest.approx(300, abs=15)
+    assert len(address) < 30_000
 
 
 def test_a_short_turn_is_whole(tmp_path: Path) -> None:
