@@ -88,9 +88,8 @@ class Loudness:
         """Of the first ``blocks`` blocks, weighed, from every few samples of each: as much power
         is in those as in all."""
         step, apart = seen.strides[0], _EVERY * seen.strides[0]
-        windows = np.lib.stride_tricks.as_strided(
-            seen, (blocks, self._points, _TAPS), (self._block * step, apart, step), writeable=False
-        )
+        shape, strides = (blocks, self._points, _TAPS), (self._block * step, apart, step)
+        windows = np.ndarray(shape, seen.dtype, seen, strides=strides)
         weighed = np.matmul(windows.astype(np.int32), self._taps) // _LEAST
         sums = np.einsum("bp,bp->b", weighed, weighed, dtype=np.int64)
         unit = float(_FULL_SCALE * _UNIT / _LEAST) ** 2 * self._points
