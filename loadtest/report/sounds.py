@@ -20,7 +20,7 @@ from .result import worst_turns
 EXCERPT_S = 4.0
 MOST_CHARS = 80_000
 _HIGH_RATE = 32000
-_COMPRESSION = 0.92
+_COMPRESSION = 0.9
 _BEFORE_S = 1.5
 """Of the excerpt, how much comes before the first stall."""
 
