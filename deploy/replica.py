@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from dataclasses import replace
 from typing import Any, Final
 
 import uvicorn.config
@@ -20,12 +21,14 @@ from shoal.realtime.app import create_app
 from shoal.realtime.config import server_config
 from shoal.realtime.log import LogThread
 from shoal.realtime.server import SWITCH_INTERVAL_S
+from shoal.realtime.tokens import shared_secret
 from shoal.realtime.websocket import LiveProtocol
 from shoal.realtime.wire import HttpProtocol
 
 from .board import Reporting
 from .door import Door
 from .engines import make_engine
+from .ledger import RayLedger
 from .settings import ReplicaSettings, replica_settings
 from .signals import Signals
 from .voice_source import voice_store
@@ -64,10 +67,14 @@ class Replica:
             drain_s=settings.drain_s,
             drain_quiet_s=settings.drain_quiet_s,
         )
+        if config.api_keys and config.token_secret is None:
+            config = replace(config, token_secret=shared_secret("\n".join(config.api_keys)))
         self._logs = LogThread(sys.stderr, config.log_level, config.log_json)
         engine = make_engine(settings, store)
         app = create_app(engine, config, store)
         gateway = app.state.gateway
+        if config.api_keys:
+            gateway.ledger = RayLedger()
         capacity = settings.safe_turns or engine.info.slots
         self._gateway = gateway
         name = serve.get_replica_context().replica_id.unique_id

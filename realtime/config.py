@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from .tokens import shared_secret
+
 DEFAULT_PORT: Final = 8080
 PREFIX: Final = "SHOAL_"
 
@@ -61,6 +63,9 @@ class ServerConfig:
     log_json: bool = False
     traces: bool = False
     """Export a trace of each turn by OpenTelemetry, to where its own variables say."""
+    token_secret: bytes | None = field(default=None, repr=False)
+    """What signs single-use tokens; servers with the same one take each other's. ``None``: one that
+    nobody else has. Of ``SHOAL_TOKEN_SECRET``, any words."""
     record_turns: Path | None = None
     """Add a line for each turn to this file: when its text came and how long it took, never what
     it said."""
@@ -122,6 +127,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
         "encode_threads": int,
         "voices_dir": Path,
         "record_turns": Path,
+        "token_secret": shared_secret,
         "log_json": _flag,
         "traces": _flag,
     }

@@ -31,7 +31,7 @@ from .metrics import Metrics
 from .record import TurnRecorder
 from .session import Rules
 from .surroundings import Surroundings
-from .tokens import Tokens
+from .tokens import Ledger, LedgerAway, Tokens
 from .trace import BothTraces, NoTraces, Traces
 
 POOLING_AGENTS: Final = ("livekit-plugins-",)
@@ -82,7 +82,9 @@ class Gateway:
             self.voices = VoiceStore(config.voices_dir)
         self.engine = engine
         self.metrics = Metrics(engine.stats, engine.info.slots)
-        self.tokens = Tokens()
+        self.tokens = Tokens(config.token_secret)
+        self.ledger: Ledger | None = None
+        """Where single-use tokens are spent, when other servers take the same ones."""
         self.ready = False
         self.draining = False
         self.failed = False
@@ -219,9 +221,24 @@ class Gateway:
             return self._refused("starting", Refusal(503, "Server is starting", RETRY_AFTER_S))
         if self._sockets >= self.config.max_sockets:
             return self._refused("sockets", Refusal(429, "Too many connections", RETRY_AFTER_S))
-        if takes_token and (key := auth.presented_key(headers, query)) is not None:
-            self.tokens.spend(key)
+        if takes_token and self.ledger is None:
+            if (key := auth.presented_key(headers, query)) is not None:
+                self.tokens.spend(key)
         return None
+
+    async def claim(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Refusal | None:
+        """Spend the token of a client that ``refusal`` let in and that is counted since, where
+        others may have spent it; why it may not connect after all, or ``None``."""
+        key = auth.presented_key(headers, query)
+        ticket = None if key is None or self.ledger is None else self.tokens.ticket(key)
+        if self.ledger is None or ticket is None or not self.config.api_keys:
+            return None
+        try:
+            if await self.ledger.claim(ticket):
+                return None
+        except LedgerAway:
+            return self._refused("ledger", Refusal(503, "Try again", RETRY_AFTER_S))
+        return self._refused("auth", Refusal(401, "Invalid or missing API key"))
 
     def _refused(self, reason: str, refusal: Refusal) -> Refusal:
         self.metrics.refusals.labels(reason).inc()

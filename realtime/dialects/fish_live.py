@@ -73,6 +73,9 @@ async def _serve(websocket: WebSocket, wire: FishWire) -> None:
     pools = headers.get("user-agent", "").startswith(POOLING_AGENTS) or "pool" in query
     gateway.occupy()
     try:
+        if (refusal := await gateway.claim(headers, query)) is not None:
+            await websocket.send_denial_response(error_response(refusal))
+            return
         await websocket.accept(
             _subprotocol(websocket),
             [(b"x-shoal-model", gateway.engine.info.model.encode("latin-1", "replace"))],

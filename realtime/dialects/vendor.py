@@ -72,6 +72,10 @@ async def admitted(
         return
     gateway.occupy()
     try:
+        if (refusal := await gateway.claim(headers, websocket.query_params)) is not None:
+            await websocket.send_denial_response(refuse(refusal))
+            yield None
+            return
         await websocket.accept(subprotocol)
         yield Socket(websocket), options
     finally:
