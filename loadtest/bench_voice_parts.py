@@ -297,10 +297,13 @@ def many(bench: Bench) -> list[Row]:
             told_s = time.monotonic()
             print(f"  {begin} of {len(made)} utterances", file=sys.stderr, flush=True)
     found = evaluate.account(made, bench.codec.frame_samples / bench.rate, work_s)
-    bad = [u.text for u in made if not u.ended]
-    note = f"{found}" + (f"; {bad[:3]}" if bad else "")
-    odd = float(found.runaways + found.cut_off)
-    return [Row(f"runaways and cut-offs in {len(made)}", odd, "", at_most=0.0, note=note)]
+    odd = [u for u in made if not u.ended] + evaluate.cut_off(made)
+    if odd:
+        evaluate.write_recordings(
+            bench.out / "odd", [u.text for u in odd], bench.sounds(odd), bench.rate
+        )
+    note = f"{found}" + (", which lie in the folder odd" if odd else "")
+    return [Row(f"runaways and cut-offs in {len(made)}", len(odd), "", at_most=0.0, note=note)]
 
 
 def shape(bench: Bench) -> list[Row]:

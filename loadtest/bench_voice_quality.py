@@ -25,19 +25,20 @@ from shoal.engine.training.likeness import NoEncoder
 from .asr_wer import NoRecogniser
 from .bench_turn import machine
 from .bench_voice_parts import PARTS, QUICK, RECORDINGS, WHOLE, Bench, LeftOut
+from .bench_voice_shape import NoTurn
 from .voice_table import Row, table
 
 MINUTES = {
     "files": 0.1,
-    "speed": 0.5,
-    "tts20": 1.5,
-    "tts60": 4.0,
-    "clones": 7.0,
-    "codec": 7.0,
-    "many": 11.0,
-    "shape": 1.0,
+    "speed": 0.1,
+    "tts20": 0.4,
+    "tts60": 1.5,
+    "clones": 4.0,
+    "codec": 4.0,
+    "many": 3.0,
+    "shape": 0.4,
 }
-"""Of each part on two idle cores, about."""
+"""Of each part on two busy cores, as measured."""
 
 
 def print_of(model: Path) -> str:
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         for name in flags.parts:
             try:
                 rows += run_part(name, bench, weights)
-            except (LeftOut, NoRecogniser, NoEncoder) as lack:
+            except (LeftOut, NoRecogniser, NoEncoder, NoTurn) as lack:
                 rows.append(Row(name, None, "", note=str(lack)))
     finally:
         bench.close()

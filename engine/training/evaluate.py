@@ -149,17 +149,22 @@ class Account:
         )
 
 
-def account(utterances: Sequence[Utterance], frame_s: float, work_s: float) -> Account:
+def cut_off(utterances: Sequence[Utterance]) -> list[Utterance]:
+    """Those that ended far too early for their letters, by what is usual among all."""
     lengths = np.array([max(1, len(u.text)) for u in utterances])
     frames = np.array([len(u.codes) for u in utterances])
     usual = float(np.median(frames / lengths))
     # A few letters say little about how long they take.
     short = (frames < SHORTEST * usual * lengths) & (lengths >= 12) | (frames == 0)
+    return [u for u, odd in zip(utterances, short, strict=True) if odd and u.ended]
+
+
+def account(utterances: Sequence[Utterance], frame_s: float, work_s: float) -> Account:
     return Account(
         len(utterances),
         sum(not u.ended for u in utterances),
-        int((short & np.array([u.ended for u in utterances])).sum()),
-        float(frames.sum()) * frame_s,
+        len(cut_off(utterances)),
+        sum(len(u.codes) for u in utterances) * frame_s,
         work_s,
     )
 
