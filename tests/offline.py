@@ -38,6 +38,7 @@ INSTRUCTIONS = {
     "wgmma_f16": r"wgmma\.mma_async\S*f32\.f16\.f16",
     "wgmma": r"wgmma\.mma_async",
     "widened": r"cvt\.rn\.f16x2\.e4m3x2",
+    "shuffled": r"\bprmt\.b32",
     "mma": r"\bmma\.sync",
     "mma_block_scaled": r"mma\.sync\S*kind::mxf8f6f4\S*block_scale\S*ue8m0",
     "tma": r"cp\.async\.bulk\.tensor",
