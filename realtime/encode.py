@@ -1,14 +1,16 @@
 """From a turn's samples to the payloads of its messages, and the threads that do it off the loop.
 
 ``TurnEncoder`` is one turn's speed, loudness, encoder and chunking; it belongs to whichever thread
-runs its jobs, one after another. ``EncodePool`` is those threads for what costs more than a
-millisecond: each turn has a lane, and what goes through a lane comes back in order.
+runs its jobs, one after another. ``EncodePool`` is those threads for what costs more than handing
+it over does (codecs, other speeds, other rates than the model's): each turn has a lane, and what
+goes through a lane comes back in order.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -25,6 +27,8 @@ from .rechunk import Rechunker
 FIRST_S: Final = 0.08
 """The least that a turn's first message plays, so that the second can come in time."""
 PUSH_S: Final = 0.005
+BATCH_S: Final = 0.002
+"""How long an encode thread works before what it has done goes back."""
 MOST_PUSHED_S: Final = 0.4
 """More than a resampler and a codec hold back together."""
 SAMPLE_BYTES: Final = {"pcm": 2, "wav": 2, "pcm_f32le": 4, "ulaw": 1, "alaw": 1}
@@ -54,7 +58,8 @@ class TurnEncoder:
         )
         self._voicing = Voicing(request.prosody, model_rate)
         sample_bytes = SAMPLE_BYTES.get(request.format)
-        self.off_loop = sample_bytes is None or self._voicing.dear
+        resampled = request.sample_rate != model_rate
+        self.off_loop = sample_bytes is None or resampled or self._voicing.dear
         self._rechunker = None if sample_bytes is None else _rechunker(request, sample_bytes)
         self._model_rate = model_rate
         self._byte_rate = (sample_bytes or 0) * request.sample_rate
@@ -175,12 +180,16 @@ ToLoop = Callable[[Callable[[], None]], None]
 class EncodePool:
     """Threads that encode. Owned by the event loop's thread, which gets every result."""
 
-    def __init__(self, threads: int, to_loop: ToLoop) -> None:
+    def __init__(
+        self, threads: int, to_loop: ToLoop, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._queues: list[queue.SimpleQueue[tuple[Job, Done] | None]] = [
             queue.SimpleQueue() for _ in range(threads)
         ]
         self._threads = [
-            threading.Thread(target=_work, args=(jobs, to_loop), name=f"encode-{i}", daemon=True)
+            threading.Thread(
+                target=_work, args=(jobs, to_loop, clock), name=f"encode-{i}", daemon=True
+            )
             for i, jobs in enumerate(self._queues)
         ]
         for thread in self._threads:
@@ -222,17 +231,24 @@ class Lane:
         self._jobs.put((job, finished))
 
 
-def _work(jobs: queue.SimpleQueue[tuple[Job, Done] | None], to_loop: ToLoop) -> None:
-    """The body of an encode thread: all that waits is one batch, and goes back as one."""
+def _work(
+    jobs: queue.SimpleQueue[tuple[Job, Done] | None],
+    to_loop: ToLoop,
+    clock: Callable[[], float],
+) -> None:
+    """The body of an encode thread: what is done within a moment goes back as one batch."""
     while True:
         batch: list[tuple[Done, list[Chunk] | Exception]] = []
         item = jobs.get()
+        until_s = clock() + BATCH_S
         while item is not None:
             job, done = item
             try:
                 batch.append((done, job()))
             except Exception as error:  # the edge of the thread: it fails its turn, not the thread
                 batch.append((done, error))
+            if clock() >= until_s:
+                break
             try:
                 item = jobs.get_nowait()
             except queue.Empty:

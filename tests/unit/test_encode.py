@@ -17,7 +17,8 @@ from shoal.engine.fake import tone
 from shoal.proto.messages import MAX_AUDIO_BYTES, Prosody, TtsRequest
 from shoal.proto.request import RATES
 from shoal.realtime.audio.samples import loud_samples
-from shoal.realtime.encode import Chunk, EncodePool, TurnEncoder
+from shoal.realtime.encode import BATCH_S, Chunk, EncodePool, TurnEncoder
+from tests.fakes import ManualClock
 from tests.speech import builtin_voice
 
 RATE = 24_000
@@ -110,8 +111,9 @@ def test_volume_changes_the_samples() -> None:
 
 def test_only_what_is_dear_leaves_the_loop() -> None:
     assert not TurnEncoder(request(), RATE).off_loop
-    assert not TurnEncoder(request(format="wav", sample_rate=8000), RATE).off_loop
-    assert not TurnEncoder(request(format="ulaw", sample_rate=8000), RATE).off_loop
+    assert not TurnEncoder(request(format="wav"), RATE).off_loop
+    assert TurnEncoder(request(sample_rate=8000), RATE).off_loop
+    assert TurnEncoder(request(format="ulaw", sample_rate=8000), RATE).off_loop
     assert TurnEncoder(request(format="opus", sample_rate=48_000), RATE).off_loop
     assert TurnEncoder(request(format="mp3", sample_rate=44_100), RATE).off_loop
     assert TurnEncoder(request(prosody=Prosody(speed=1.1)), RATE).off_loop
@@ -281,7 +283,7 @@ def test_a_lane_keeps_its_order_whatever_its_neighbours_do() -> None:
 
 def test_what_waits_comes_back_as_one_batch() -> None:
     loop = Loop()
-    pool = EncodePool(1, loop.to_loop)
+    pool = EncodePool(1, loop.to_loop, ManualClock())
     lane, got, gate = pool.lane(), list[object](), threading.Event()
     lane.submit(lambda: [chunk(0)] * gate.wait(5), got.append)
     for number in range(1, 20):
@@ -290,6 +292,25 @@ def test_what_waits_comes_back_as_one_batch() -> None:
     gate.set()
     loop.run_until(lambda: len(got) == 20)
     assert loop.calls <= 2
+    pool.stop()
+
+
+def test_nothing_that_is_done_waits_for_all_that_is_not() -> None:
+    loop, clock = Loop(), ManualClock()
+    pool = EncodePool(1, loop.to_loop, clock)
+    lane, got, gate = pool.lane(), list[object](), threading.Event()
+
+    def job(number: int) -> list[Chunk]:
+        gate.wait(5)
+        clock.tick(0.6 * BATCH_S)
+        return [chunk(number)]
+
+    for number in range(6):
+        lane.submit(lambda number=number: job(number), got.append)
+    gate.set()
+    loop.run_until(lambda: len(got) == 6)
+    assert got == [[chunk(number)] for number in range(6)]
+    assert loop.calls == 3, "two of them take as long as a batch may"
     pool.stop()
 
 
