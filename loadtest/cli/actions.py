@@ -53,12 +53,16 @@ def perform(args: argparse.Namespace) -> int:
 
 
 def _fleet(args: argparse.Namespace) -> int:
+    from shoal.loadtest.plan.recorded import BadRecording
     from shoal.loadtest.simulate.study import study
     from shoal.loadtest.simulate.summary import as_html, as_table
 
     if min(args.gpus, args.capacity) < 1:
         raise BadArguments("--gpus and --capacity must be at least 1")
-    found = study(args)
+    try:
+        found = study(args)
+    except BadRecording as problem:
+        raise BadArguments(str(problem)) from problem
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "fleet.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (args.out / "fleet.html").write_text(as_html(found), encoding="utf-8")

@@ -179,6 +179,16 @@ def _fleet(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     fleet.add_argument("--gpus", type=int, default=500, help="the most there can be (500)")
     fleet.add_argument("--peak", type=float, help="live turns at the day's peak (0.53 of all room)")
+    fleet.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="instead of a day that is made up: turns as a server recorded them (shoal serve"
+        " --record-turns), stretched to --hours and grown to the peak",
+    )
+    fleet.add_argument(
+        "--hours", type=float, default=24.0, metavar="H", help="that a replay stands for (24)"
+    )
     fleet.add_argument("--seed", type=int, default=1)
     fleet.add_argument("--out", type=Path, default=Path("fleet"), metavar="DIR")
     constants = fleet.add_argument_group("what one GPU was measured to do")

@@ -8,6 +8,7 @@ something else of the same length, in pieces that come when they came. ``shoal s
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -116,6 +117,15 @@ def mean_gap_s(turns: Sequence[RecordedTurn]) -> float:
 def mean_live(turns: Sequence[RecordedTurn]) -> float:
     """How many were under way at once."""
     return sum(turn.held_s for turn in turns) / (turns[-1].at_s + mean_gap_s(turns))
+
+
+def live_by_second(turns: Sequence[RecordedTurn]) -> list[int]:
+    """How many were under way at the beginning of each second."""
+    ends_s = max(turn.at_s + turn.held_s for turn in turns)
+    return [
+        sum(turn.at_s <= second < turn.at_s + turn.held_s for turn in turns)
+        for second in range(math.ceil(ends_s) + 1)
+    ]
 
 
 def turn_text(turn: RecordedTurn, rng: random.Random) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.deploy.autoscale import Rules
+from shoal.loadtest.plan.recorded import RecordedTurn, read_recording
 
 from .fleet import (
     Backfill,
@@ -25,7 +27,7 @@ from .fleet import (
     ttfa,
 )
 from .policy import CpuPercent, Fixed, Traffic, limited
-from .trace import Day, arrivals, rate
+from .trace import Day, arrivals, rate, replayed
 from .voices import Voices
 
 PEAK_SHARE = 0.53
@@ -45,7 +47,12 @@ def study(args: argparse.Namespace) -> dict[str, Any]:
         miss_s=args.miss,
     )
     peak = args.peak or PEAK_SHARE * args.gpus * args.capacity
-    return compare(Day(peak_turns=peak), gpu, Backfill(step_s=args.step), args.gpus, args.seed)
+    backfill = Backfill(step_s=args.step)
+    if args.replay is None:
+        return compare(Day(peak_turns=peak), gpu, backfill, args.gpus, args.seed)
+    day = Day(peak_turns=peak, seconds=max(PLOTTED_S, int(args.hours * 3600)))
+    turns = read_recording(args.replay)
+    return compare(day, gpu, backfill, args.gpus, args.seed, turns)
 
 
 def scenarios(day: Day, gpu: Gpu, expected: FloatArray, gpus: int) -> list[Scenario]:
@@ -75,9 +82,19 @@ def scenarios(day: Day, gpu: Gpu, expected: FloatArray, gpus: int) -> list[Scena
     ]
 
 
-def compare(day: Day, gpu: Gpu, backfill: Backfill, gpus: int, seed: int) -> dict[str, Any]:
-    """Every scenario on the same day. Times in seconds, shares of 1."""
-    expected = rate(day, seed)
+def compare(
+    day: Day,
+    gpu: Gpu,
+    backfill: Backfill,
+    gpus: int,
+    seed: int,
+    recorded: Sequence[RecordedTurn] = (),
+) -> dict[str, Any]:
+    """Every scenario on the same day, made up or recorded. Times in seconds, shares of 1."""
+    if recorded:
+        day, expected = replayed(day, recorded)
+    else:
+        expected = rate(day, seed)
     turns = arrivals(expected, seed)
     voices = Voices()
     runs: list[dict[str, Any]] = []
@@ -91,6 +108,8 @@ def compare(day: Day, gpu: Gpu, backfill: Backfill, gpus: int, seed: int) -> dic
         "gpus": gpus,
         "seed": seed,
         "turns": int(turns.sum()),
+        "recorded_turns": len(recorded),
+        "hours": day.seconds / 3600,
         "demand_gpus": _plotted(expected * day.turn_s / gpu.capacity),
         "demand_gpus_mean": float(expected.mean() * day.turn_s / gpu.capacity),
         "demand_gpus_peak": float(expected.max() * day.turn_s / gpu.capacity),

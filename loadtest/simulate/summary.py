@@ -37,6 +37,12 @@ def rows(study: Study) -> list[list[str]]:
     ]
 
 
+def _time_of(study: Study) -> str:
+    if study.get("recorded_turns"):
+        return f"{study['hours']:g} hours, as {study['recorded_turns']} recorded ones came"
+    return "a day"
+
+
 def as_table(study: Study) -> str:
     """For a terminal."""
     lines = [list(HEAD), *rows(study)]
@@ -54,8 +60,8 @@ def as_html(study: Study) -> str:
     """The page."""
     runs = study["runs"]
     about = (
-        f"{study['note']} {study['turns']:,} turns in a day, at most {study['gpus']} GPUs; they "
-        f"need {study['demand_gpus_mean']:.0f} GPUs on average and "
+        f"{study['note']} {study['turns']:,} turns in {_time_of(study)}, at most "
+        f"{study['gpus']} GPUs; they need {study['demand_gpus_mean']:.0f} GPUs on average and "
         f"{study['demand_gpus_peak']:.0f} at most. Seed {study['seed']}."
     )
     parts = [

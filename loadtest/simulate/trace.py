@@ -6,10 +6,13 @@ from one minute to the next, and Poisson arrivals on top of all that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from shoal.loadtest.plan.recorded import RecordedTurn, mean_gap_s
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -52,6 +55,24 @@ def rate(day: Day, seed: int) -> FloatArray:
     wander = np.interp(np.arange(day.seconds) / 60, np.arange(minutes), drift)
     expected = day.peak_turns / day.turn_s * shape * factor * np.exp(wander)
     return np.asarray(expected, np.float64)
+
+
+def replayed(day: Day, turns: Sequence[RecordedTurn]) -> tuple[Day, FloatArray]:
+    """A day in which turns come as they were recorded: expected turns per second, float64
+    [seconds].
+
+    The recording is stretched to ``day.seconds``, and each of its turns stands for the many of a
+    fleet that come around then: a bell as wide as the mean gap between two of them. The busiest
+    moment has ``day.peak_turns`` live turns; a turn takes as long as they took.
+    """
+    turn_s = sum(turn.held_s for turn in turns) / len(turns)
+    stretch = day.seconds / (turns[-1].at_s + mean_gap_s(turns))
+    width_s = stretch * mean_gap_s(turns)
+    seconds = np.arange(day.seconds)
+    form = np.zeros(day.seconds)
+    for turn in turns:
+        form += np.exp(-(((seconds - turn.at_s * stretch) / width_s) ** 2) / 2)
+    return replace(day, turn_s=turn_s), form * day.peak_turns / turn_s / form.max()
 
 
 def _hump(hours: FloatArray, at: float, width: float) -> FloatArray:

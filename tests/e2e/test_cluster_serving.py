@@ -28,6 +28,7 @@ from websockets.exceptions import ConnectionClosed
 
 from shoal.engine.api import Reference
 from shoal.engine.voices import VoiceStore
+from shoal.loadtest.plan.recorded import read_recording, turn_text
 from tests.cluster import Told, live_url, turn, turn_with_retries
 
 pytest.importorskip("ray")
@@ -46,6 +47,8 @@ SLOTS = 8
 SPEED = 2.0
 VOICES = 12
 WARM_UP = 150
+RECORDING = Path(__file__).parents[1] / "data" / "turns.jsonl"
+REPLAY_SPEED = 3.0
 SENTENCE = "This sentence takes the fake about two seconds to speak."
 
 
@@ -326,17 +329,38 @@ async def test_turns_outlive_the_update_of_every_replica(fleet: Fleet) -> None:
     assert not before & set(fleet.servers("UP"))
 
 
-async def test_traffic_takes_one_replica_to_three_and_back_and_cuts_nobody(fleet: Fleet) -> None:
-    rules = {"start_s": 2.0, "hold_s": 3.0, "down_every_s": 1.0}
+async def test_recorded_turns_take_one_replica_to_three_and_back_and_none_is_cut(
+    fleet: Fleet,
+) -> None:
+    rules = {"start_s": 2.0, "hold_s": 3.0, "down_every_s": 1.0, "spare": 0}
     await asyncio.to_thread(fleet.scale_by_traffic, 3, **rules)
     await asyncio.to_thread(fleet.wait_for, 1, 40)
-    started_s = time.monotonic()
-    async with callers(fleet, 7) as ended:
-        await asyncio.to_thread(fleet.wait_for, 3, 40)
-        up_s = time.monotonic() - started_s
-    async with callers(fleet, 1) as last:
-        await asyncio.to_thread(fleet.wait_for, 2, 40)
+    turns, draw = read_recording(RECORDING), random.Random(1)
+    begun_s = time.monotonic()
+    sizes: list[tuple[float, int]] = []
+    over = asyncio.Event()
+
+    async def watch() -> None:
+        while not over.is_set():
+            there = len(await asyncio.to_thread(fleet.servers, "UP"))
+            if not sizes or there != sizes[-1][1]:
+                sizes.append((time.monotonic() - begun_s, there))
+            await asyncio.sleep(0.2)
+
+    async def one(at_s: float, text: str) -> tuple[Told, int]:
+        await asyncio.sleep(at_s - (time.monotonic() - begun_s))
+        return await turn_with_retries(live_url(fleet.http), text)
+
+    watching = asyncio.create_task(watch())
+    ended = await asyncio.gather(
+        *(one(turn.at_s / REPLAY_SPEED, turn_text(turn, draw)) for turn in turns)
+    )
     await asyncio.to_thread(fleet.wait_for, 1, 40)
-    logger.info(f"1 to 3 in {up_s:.1f} s, back in {time.monotonic() - started_s - up_s:.1f} s")
-    assert [told for told, _ in (*ended, *last) if told.reason != "stop"] == []
-    assert len(ended) > 7 and last
+    over.set()
+    await watching
+    told = "; ".join(f"{count} from {at_s:.1f} s" for at_s, count in sizes)
+    tries = Counter(tries for _, tries in ended)
+    logger.info(f"{len(turns)} turns at {REPLAY_SPEED:g}x speed; replicas: {told}; tries {tries}")
+    counts = [count for _, count in sizes]
+    assert counts[0] == 1 and max(counts) == 3 and counts[-1] == 1
+    assert [told for told, _ in ended if told.reason != "stop"] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 
 from shoal.deploy.autoscale import FleetSignal, Memory, Rules, decide, pressed
 from shoal.deploy.scaling import fleet_signal, percentile
+from shoal.loadtest.plan.recorded import live_by_second, read_recording
 
-TRACE = Path(__file__).parents[1] / "data" / "traffic.json"
+RECORDING = Path(__file__).parents[1] / "data" / "turns.jsonl"
 RULES = Rules(most=10, start_s=10.0, hold_s=60.0, down_every_s=10.0)
 QUIET = FleetSignal(at_s=0.0, replicas=1, live_turns=0, capacity=8)
 
@@ -102,12 +102,13 @@ def test_more_than_the_most_leave_no_faster_than_their_turns_end() -> None:
     assert decide(replace(signal, live_turns=80), Memory(), RULES)[0] == 18
 
 
-def test_a_recorded_day_goes_from_one_to_three_and_back() -> None:
-    trace = json.loads(TRACE.read_text())
-    rules = replace(RULES, most=3)
-    history = drive(trace["live_turns"], rules, trace["step_s"], trace["capacity"])
+def test_recorded_turns_take_it_from_one_to_three_and_back() -> None:
+    live = live_by_second(read_recording(RECORDING))
+    rules = replace(RULES, most=3, spare=0, start_s=2.0)
+    history = drive([*map(float, live), *[0.0] * 90], rules, capacity=3)
+    assert max(live) > 3 * rules.target_load, "one replica would not do"
     assert history[0] == 1 and max(history) == 3 and history[-1] == 1
-    assert history.index(3) <= trace["live_turns"].index(max(trace["live_turns"]))
+    assert history.index(3) <= live.index(max(live))
 
 
 def test_what_replicas_say_becomes_one_signal() -> None:
