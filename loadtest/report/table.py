@@ -79,7 +79,12 @@ def as_text(result: Mapping[str, Any]) -> str:
 def headline(result: Mapping[str, Any]) -> str:
     """The one number: how much load this server carries within the promise."""
     slo = result["settings"]["slo"]["words"]
-    units = {"closed": "users", "open": "turns/s", "conversation": "conversations"}
+    units = {
+        "closed": "users",
+        "open": "turns/s",
+        "conversation": "conversations",
+        "replay": "times the recorded speed",
+    }
     knee = result["knee"]
     if knee is not None:
         unit = units.get(knee["mode"] or "", "")
