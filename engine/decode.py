@@ -74,6 +74,8 @@ class DecodeLoop:
         self._busy = False
         """A step was in flight when the last one was collected."""
         self._ended = False
+        self._unplanned = False
+        """Something was taken in since the last plan, so it is no guide to how long to sleep."""
         self._stats_due_s = 0.0
         self.stats = EngineStats()
 
@@ -87,6 +89,7 @@ class DecodeLoop:
         now = self._clock()
         self._scheduler.advance(now)
         plan = self._scheduler.plan(now)
+        self._unplanned = False
         self._send(self._scheduler.out)
         if plan is not None:
             self._runner.launch(plan)
@@ -103,6 +106,7 @@ class DecodeLoop:
             self._row_s = self._period_s / rows
             self._collected_s, self._busy = now, bool(self._in_flight)
             self._scheduler.result(result)
+            self._unplanned = True
             self._send(self._scheduler.out)
         if now >= self._stats_due_s or not self._in_flight:
             self._stats_due_s = now + STATS_S
@@ -125,11 +129,11 @@ class DecodeLoop:
             self._send(self._scheduler.out)
 
     def _receive(self) -> bool:
-        """Take in everything that waits; sleep for it when no step is in flight."""
+        """Take in everything that waits; sleep for it when there is nothing else to do."""
         if self._ended:
             return False
         try:
-            if not self._in_flight:
+            if not self._in_flight and not self._unplanned:
                 now = self._clock()
                 wake = self._scheduler.next_wake_s(now)
                 timeout = None if wake is None else max(0.0, wake - now)
@@ -150,6 +154,7 @@ class DecodeLoop:
                 self._scheduler.message(message, now)
             case _:
                 self._scheduler.command(message, now)
+        self._unplanned = True
         return True
 
     def _send(self, out: Outgoing) -> None:

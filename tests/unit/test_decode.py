@@ -62,11 +62,16 @@ class Ordered(ScriptedRunner):
 class Desk:
     """A loop, with its prefill and voice threads done by hand."""
 
-    def __init__(self, clock: ManualClock | None = None, runner: Ordered | None = None) -> None:
+    def __init__(
+        self,
+        clock: ManualClock | None = None,
+        runner: Ordered | None = None,
+        to_prefill: SimpleQueue[ToPrefill | None] | None = None,
+    ) -> None:
         self.runner = runner or Ordered()
         self.clock = clock or ManualClock()
         self.inbox = Inbox()
-        self.to_prefill: SimpleQueue[ToPrefill | None] = SimpleQueue()
+        self.to_prefill = to_prefill or SimpleQueue[ToPrefill | None]()
         self.to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
         self.voices: list[VoiceJob] = []
         self.events: list[Event] = []
@@ -175,6 +180,41 @@ def test_what_arrives_during_a_step_is_passed_on_before_its_end() -> None:
     desk.speak(B, "text")
     desk.loop.turn()
     assert composing == [True], "the text is on its way while the step runs"
+
+
+class Instant(SimpleQueue[ToPrefill | None]):
+    """A prefill thread that is done before anybody looks; every text makes two utterances."""
+
+    inbox: Inbox
+    runner: Ordered
+
+    def put(self, item: ToPrefill | None, block: bool = True, timeout: float | None = None) -> None:
+        match item:
+            case ComposeJob(stream, text):
+                turn = Utterance(turn_of(text), len(text))
+                self.inbox.put(Composed(stream, text, (turn, turn)))
+            case PrefillJob(job, chunks):
+                for chunk in chunks:
+                    self.runner.prefill(chunk)
+                self.inbox.put(Prefilled(job))
+            case None:
+                pass
+
+
+def test_an_utterance_prefilled_during_the_last_step_of_the_one_before_begins() -> None:
+    clock, instant = ManualClock(), Instant()
+    desk = Desk(clock, Slow(clock), instant)
+    instant.inbox, instant.runner = desk.inbox, desk.runner
+    desk.speak(A, "say 6")
+    thread = threading.Thread(target=desk.loop.run, daemon=True)
+    thread.start()
+    ends = 0
+    while desk.to_codec.get(timeout=5.0) != CodecFinish(A):
+        ends += 1
+    assert ends >= 14, "two utterances of six frames and their ends"
+    desk.inbox.put(None)
+    thread.join(5.0)
+    assert not thread.is_alive()
 
 
 def test_the_end_may_come_during_a_step() -> None:
