@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from .bare_client import Crowd, Heard, speak_all
+from .bench_gateway_client import Crowd, Heard, speak_all
 from .bench_turn import machine
 from .own_server import free_port
 
@@ -31,14 +31,14 @@ READY_S = 60.0
 RATE = 44_100
 FRAME_S = 2048 / RATE
 Mark = tuple[float, dict[str, float], list[float], list[float], int, int]
-"""See ``costless_server``: when, thread times, lags, garbage collections, frames, steps."""
+"""See ``bench_gateway_server``: when, thread times, lags, garbage collections, frames, steps."""
 
 
 def _serve(
     port: int, slots: int, frames: int, switch_interval_s: float | None, questions: Connection
 ) -> None:
     """The body of the server's process, which alone is to load the engine."""
-    from .costless_server import run
+    from .bench_gateway_server import run
 
     sys.exit(run(port, slots, frames, switch_interval_s, questions))
 

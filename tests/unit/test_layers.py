@@ -112,6 +112,11 @@ LAYERS: dict[str, Rule] = {
 TORCH = only("torch", "triton")
 # Timings of single parts drive those parts without a server.
 BENCHES = Rule(ours=only("proto", "engine", "kernels"), others=LAYERS["loadtest"].others | TORCH)
+# The gateway's bench runs the real server on a device that costs nothing.
+GATEWAY_BENCH = Rule(
+    ours=only("proto", "engine", "realtime.server", "realtime.config"),
+    others=LAYERS["loadtest"].others | only("uvloop"),
+)
 # Modules of the engine that may import torch, the kernels, or one another. Every other module of
 # the engine is torch-free, and so may import none of these.
 ENGINE_WITH_TORCH = only(
@@ -185,7 +190,7 @@ def violations(root: Path) -> list[str]:
         relative = path.relative_to(root)
         layer, rule = relative.parts[0], LAYERS[relative.parts[0]]
         if layer == "loadtest" and path.name.startswith("bench_"):
-            rule = BENCHES
+            rule = GATEWAY_BENCH if path.name.startswith("bench_gateway") else BENCHES
         torch_free_engine = (
             layer == "engine" and relative.with_suffix("").parts[1] not in ENGINE_WITH_TORCH
         )

@@ -14,7 +14,7 @@ from shoal.engine.service import SpeechEngine
 from shoal.realtime.config import ServerConfig
 from shoal.realtime.server import serve
 
-from .costless_runner import Device, costless_model
+from .bench_gateway_runner import Device, costless_model
 
 LAG_PERIOD_S = 0.01
 
