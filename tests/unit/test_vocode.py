@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from queue import SimpleQueue
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.engine.api import (
-    Event,
     Failed,
     Fault,
     Finished,
@@ -28,77 +24,15 @@ from shoal.engine.jobs import (
     CodecFinish,
     CodecFrames,
     CodecMark,
-    CodecMessage,
     CodecSilence,
     FirstTimes,
     Sounded,
 )
-from shoal.engine.runner import Int16Array, Int32Array, VocodeBatch
-from shoal.engine.vocode import MOST_AT_ONCE_FRAMES, Vocoder
-from tests.fakes import ManualClock, ScriptedRunner, heard, spec
+from shoal.engine.runner import Int16Array, VocodeBatch
+from tests.codec_desk import FRAME, Desk, codes_of, feed
+from tests.fakes import ScriptedRunner, heard, spec
 
 A, B, C = StreamId(1), StreamId(2), StreamId(3)
-FRAME = 40  # samples, 50 ms
-
-
-class Desk:
-    """A vocoder and everything around it."""
-
-    def __init__(self, runner: ScriptedRunner | None = None) -> None:
-        self.runner = runner or ScriptedRunner(spec())
-        self.clock = ManualClock()
-        self.events: list[Event] = []
-        self.batches: list[int] = []
-        self.sounded: list[Sounded] = []
-        self.cancelled: list[StreamId] = []
-        self.inbox: SimpleQueue[CodecMessage | None] = SimpleQueue()
-        self.vocoder = Vocoder(
-            self.runner,
-            self.inbox,
-            self._deliver,
-            self.sounded.append,
-            self.cancelled.append,
-            self.clock,
-        )
-
-    def _deliver(self, events: Sequence[Event]) -> None:
-        self.events.extend(events)
-        self.batches.append(len(events))
-
-    def take(self, *messages: CodecMessage) -> None:
-        for message in messages:
-            self.vocoder.take(message)
-
-    def frames(self, codes: Int32Array, *streams: StreamId) -> None:
-        """One step's frames: row i of ``codes`` is stream i's."""
-        self.take(CodecFrames(streams, codes))
-
-    def work(self) -> None:
-        while self.vocoder.work():
-            pass
-
-    def pcm(self, stream: StreamId) -> Int16Array:
-        """One sample a frame: all of a frame's are the same."""
-        data = b"".join(e.samples for e in self.events if isinstance(e, Pcm) and e.stream == stream)
-        return np.frombuffer(data, "<i2")[::FRAME]
-
-    def chunks(self, stream: StreamId) -> list[int]:
-        return [
-            len(e.samples) // 2 // FRAME
-            for e in self.events
-            if isinstance(e, Pcm) and e.stream == stream
-        ]
-
-
-def codes_of(count: int, seed: int = 0) -> Int32Array:
-    return np.random.default_rng(seed).integers(0, 1000, (count, 3)).astype(np.int32)
-
-
-def feed(desk: Desk, stream: StreamId, codes: Int32Array, *, work: bool = True) -> None:
-    for frame in codes:
-        desk.frames(frame[None], stream)
-        if work:
-            desk.work()
 
 
 def test_a_segment_begins_with_its_text_and_sounds_as_decoded_in_one_go() -> None:
@@ -220,49 +154,6 @@ def test_the_listener_who_is_worst_off_comes_first() -> None:
     had = len(desk.runner.log.vocoded)
     desk.work()
     assert [batch.slots for batch in desk.runner.log.vocoded[had:]] == [(1,), (0,)]
-
-
-def test_many_who_are_ahead_are_decoded_in_calls_that_end_soon() -> None:
-    count = 40
-    desk, codes = Desk(ScriptedRunner(spec(slots=count + 1))), codes_of(count)
-    streams = tuple(StreamId(10 + number) for number in range(count))
-    for slot, stream in enumerate(streams):
-        desk.take(CodecBegin(stream, slot, "x"))
-    for _ in range(2):
-        desk.frames(codes, *streams)
-    desk.work()
-    for _ in range(16):
-        desk.frames(codes, *streams)
-    had = len(desk.runner.log.vocoded)
-    assert desk.vocoder.work()
-    desk.take(CodecBegin(A, count, "first"))
-    desk.frames(codes[:1], A)
-    desk.frames(codes[:1], A)
-    desk.work()
-    batches = desk.runner.log.vocoded[had:]
-    assert all(len(b.slots) * b.codes.shape[1] <= MOST_AT_ONCE_FRAMES for b in batches)
-    assert sum(len(b.slots) * b.codes.shape[1] for b in batches) == 16 * count + 2
-    assert batches[1].slots == (count,), "the first sound goes next"
-
-
-def test_who_has_a_slot_next_lends_its_hurry_to_who_has_it_now() -> None:
-    desk, codes = Desk(), codes_of(30)
-    desk.take(CodecBegin(A, 0, "ahead"), CodecBegin(B, 1, "not as far ahead"))
-    for frame in codes[:20]:
-        desk.frames(frame[None], A)
-        desk.work()
-    for frame in codes[:12]:
-        desk.frames(frame[None], B)
-        desk.work()
-    # Both end; C has A's slot next and has heard nothing yet.
-    feed(desk, A, codes[20:25], work=False)
-    feed(desk, B, codes[12:20], work=False)
-    desk.take(CodecEnd(A), CodecFinish(A), CodecEnd(B), CodecBegin(C, 0, "first"))
-    feed(desk, C, codes[:2], work=False)
-    had = len(desk.events)
-    desk.work()
-    order = [e.stream for e in desk.events[had:] if isinstance(e, Pcm)]
-    assert order == [A, C, B]
 
 
 def test_only_sizes_that_the_device_is_fast_at_are_asked_for_and_one_end_is_one_chunk() -> None:
