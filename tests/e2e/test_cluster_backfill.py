@@ -93,10 +93,20 @@ class Nodes:
         config["applications"][0]["deployments"][0]["ray_actor_options"] = options
         return config
 
-    def backfill(self, source: Path, out: Path) -> subprocess.Popen[str]:
+    def fixed(self, replicas: int) -> dict[str, Any]:
+        """The same, with so many replicas whatever the traffic."""
+        config = self.config()
+        deployment = config["applications"][0]["deployments"][0]
+        del deployment["autoscaling_config"]
+        deployment["num_replicas"] = replicas
+        return config
+
+    def backfill(
+        self, source: Path, out: Path, config_of: dict[str, Any] | None = None
+    ) -> subprocess.Popen[str]:
         """The command, as a process of its own."""
         config = self.fleet.place.folder / "serve.yaml"
-        config.write_text(json.dumps(self.config()))
+        config.write_text(json.dumps(config_of or self.config()))
         return subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "shoal.deploy", "backfill", str(source)),
@@ -233,4 +243,35 @@ async def test_a_driver_that_is_killed_takes_its_workers_along_and_goes_on_later
     logger.info(f"workers gone {gone_s:.1f} s after the driver; {printed.strip()}")
     assert again.returncode == 0 and 0 < before < LINES
     assert f"{LINES} done ({before} before), 0 failed" in printed
+    check(out)
+
+
+async def test_replicas_that_wait_for_a_place_get_one_within_a_second(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """Nobody speaks: an operator asks for more replicas, and Ray has no room for them."""
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    lines(source)
+    place = nodes.fleet.place
+    await asyncio.to_thread(cluster.deploy, place, nodes.fixed(1))
+    await asyncio.to_thread(cluster.wait_until_running, place, "shoal", 60)
+    driver = nodes.backfill(source, out, nodes.fixed(1))
+    try:
+        await until(lambda: workers_alive() == NODES - 1)
+        await until(lambda: spoken(out) >= 2)
+        asked_s = time.monotonic()
+        await asyncio.to_thread(cluster.deploy, place, nodes.fixed(NODES))
+        told_s = time.monotonic() - asked_s
+        gone_s = await until(lambda: workers_alive() == 0) - asked_s
+        await asyncio.to_thread(nodes.fleet.wait_for, NODES, 40)
+        await asyncio.to_thread(cluster.deploy, place, nodes.fixed(1))
+        printed, _ = await asyncio.to_thread(driver.communicate, timeout=90)
+    finally:
+        driver.kill()
+        driver.wait()
+    logger.info(
+        f"every worker gone {gone_s * 1e3:.0f} ms after more replicas were asked for, of which "
+        f"the asking took {told_s * 1e3:.0f} ms; {printed.strip()}"
+    )
+    assert gone_s - told_s < 1.0
     check(out)
