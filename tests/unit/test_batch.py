@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shoal.engine.fake import FakeEngine, tone
-from shoal.realtime.batch import FAILED, Job, Write, read_jobs, run_batch
+from shoal.realtime.batch import FAILED, GaveWay, Job, Write, read_jobs, run_batch
 from shoal.realtime.batch_folder import MANIFEST, Folder, FolderBusy
 from shoal.realtime.batch_speakers import LocalSpeaker
 from shoal.realtime.say import SayError
@@ -115,6 +115,15 @@ def test_what_may_pass_is_tried_again_and_what_may_not_is_not(tmp_path: Path) ->
     assert parrot.said == {"n0": 3, "n1": 1, "n2": 3, "n3": 1}
     assert visible(tmp_path / "out") == {"n0.mp3": b"text 0!!", "n3.mp3": b"text 3!!"}
     assert not list((tmp_path / "out").glob(".*.part")), "no half file is left"
+
+
+def test_who_gave_way_has_not_failed_however_often(tmp_path: Path) -> None:
+    source = numbered(tmp_path / "in", 2)
+    often: list[SayError] = [GaveWay("the worker had to give way") for _ in range(40)]
+    parrot = Parrot({"n1": [*often, SayError("busy", passing=True)]})
+    assert run(source, tmp_path / "out", parrot).startswith("2 done (0 before), 0 failed")
+    assert parrot.said == {"n0": 1, "n1": 42}
+    assert visible(tmp_path / "out") == {"n0.mp3": b"text 0!!", "n1.mp3": b"text 1!!"}
 
 
 def test_a_line_that_changed_is_spoken_anew(tmp_path: Path) -> None:
