@@ -29,6 +29,7 @@ from websockets.exceptions import ConnectionClosed
 from shoal.engine.api import Reference
 from shoal.engine.voices import VoiceStore
 from shoal.loadtest.plan.recorded import read_recording, turn_text
+from tests.clients_runs import run_client
 from tests.cluster import Told, live_url, turn, turn_with_retries
 
 pytest.importorskip("ray")
@@ -291,6 +292,21 @@ async def test_a_rolling_update_under_load_loses_no_turn(fleet: Fleet) -> None:
     assert failed == [] and len(ended) > 30 and moved < len(ended)
     assert {told.replica for told, _ in ended[-3:]} <= after
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
+
+
+async def test_livekits_pool_lives_through_an_update(fleet: Fleet) -> None:
+    before = set(fleet.servers("UP"))
+    talking = asyncio.create_task(asyncio.to_thread(run_client, "livekit_pool", fleet.http, "30"))
+    await asyncio.sleep(4)
+    fleet.args["max_sockets"] = 902
+    await asyncio.to_thread(fleet.deploy)
+    told = await talking
+    assert not before & set(fleet.servers("UP"))
+    logger.info(f"LiveKit: {len(told['turns'])} turns, {told['handshakes']} handshakes")
+    # It may take a socket from its pool as it is closed, says so, and takes another one.
+    assert all(told["recovered"]) and len(told["turns"]) > 10
+    assert min(told["turns"]) == pytest.approx(max(told["turns"]), abs=0.01)
+    assert 2 <= told["handshakes"] < len(told["turns"]) / 2, "it keeps sockets and loses some"
 
 
 async def test_turns_outlive_the_update_of_every_replica(fleet: Fleet) -> None:
