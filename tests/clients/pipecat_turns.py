@@ -1,7 +1,8 @@
-"""pipecat's own services in a pipeline, one dialect a run: DIALECT HTTP_URL -> one JSON line.
+"""pipecat's own services in a pipeline, one dialect a run: DIALECT HTTP_URL [SECONDS] -> one JSON
+line.
 
 A turn of two sentences, one that has no sentence end and is spoken for the flush at its end, one
-that is interrupted at its first audio, and one after that.
+that is interrupted at its first audio, and one after that. With SECONDS, turns alone for so long.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class Errors(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
-async def main(dialect: str, http: str) -> None:
+async def main(dialect: str, http: str, seconds: float = 0.0) -> None:
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
     errors, speaker = Errors(), Speaker()
@@ -183,6 +184,14 @@ async def main(dialect: str, http: str) -> None:
 
     async def drive() -> None:
         await asyncio.wait_for(started.wait(), LIMIT_S)
+        if seconds:
+            until_s = time.monotonic() + seconds
+            heard_s: list[object] = []
+            while time.monotonic() < until_s:
+                heard_s.append((await turn(SPOKEN))["audio_s"])
+            print(json.dumps({"turns": heard_s, "errors": errors.seen}), flush=True)
+            await worker.queue_frame(EndFrame())
+            return
         report: dict[str, object] = {"turn": await turn(SPOKEN), "flush": await turn(UNENDED)}
         heard = await say(LONG)
         await asyncio.wait_for(heard.first.wait(), LIMIT_S)
@@ -201,4 +210,4 @@ async def main(dialect: str, http: str) -> None:
     await asyncio.gather(runner.run(), drive())
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2]))
+asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]) if sys.argv[3:] else 0.0))

@@ -87,8 +87,8 @@ class Fleet:
             "leave_s": 2.0,
         }
         store = VoiceStore(folder / "voices")
-        for number in range(VOICES):
-            store.add(f"v{number}", [Reference(recording(), "a tone")])
+        for voice in (*(f"v{number}" for number in range(VOICES)), "alice"):
+            store.add(voice, [Reference(recording(), "a tone")])
 
     def config(self, scaling: dict[str, Any]) -> dict[str, Any]:
         deployment = {
@@ -307,6 +307,20 @@ async def test_livekits_pool_lives_through_an_update(fleet: Fleet) -> None:
     assert all(told["recovered"]) and len(told["turns"]) > 10
     assert min(told["turns"]) == pytest.approx(max(told["turns"]), abs=0.01)
     assert 2 <= told["handshakes"] < len(told["turns"]) / 2, "it keeps sockets and loses some"
+
+
+async def test_pipecats_socket_lives_through_an_update(fleet: Fleet) -> None:
+    before = set(fleet.servers("UP"))
+    run = asyncio.to_thread(run_client, "pipecat_turns", "fish", fleet.http, "35")
+    talking = asyncio.create_task(run)
+    await asyncio.sleep(8)
+    fleet.args["max_sockets"] = 903
+    await asyncio.to_thread(fleet.deploy)
+    told = await talking
+    assert not before & set(fleet.servers("UP"))
+    logger.info(f"pipecat: {len(told['turns'])} turns, errors {told['errors']}")
+    assert len(told["turns"]) >= 5 and min(told["turns"]) > 0
+    assert min(told["turns"]) == pytest.approx(max(told["turns"]), abs=0.05)
 
 
 async def test_turns_outlive_the_update_of_every_replica(fleet: Fleet) -> None:
