@@ -118,6 +118,7 @@ def compile_cases(architecture: int, wanted: str = "") -> Iterator[Compiled]:
 
 def cases(architecture: int) -> Iterator[tuple[str, Callable[[], None]]]:
     yield from mx_cases(native=architecture == BLACKWELL)
+    yield from wide_cases()
     if architecture == HOPPER:
         yield from gemm_cases()
         yield from attention_cases()
@@ -163,6 +164,24 @@ def gemm_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "rows-whole", lambda: whole_norm(residual, weight, residual, 1e-6, part)
     yield "rows-swiglu", lambda: swiglu(wide, gated)
     yield "rows-quantise", lambda: quantise(residual, normed.rows)
+
+
+def wide_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Every tile of prefill's bf16 products."""
+    import torch
+
+    from shoal.kernels.bf16_gemm import bf16_gemm, wide_tile_for
+
+    def empty(rows: int, columns: int) -> torch.Tensor:
+        return torch.empty(rows, columns, dtype=torch.bfloat16)
+
+    for m in (16, 32, 64, 128, 256):
+        for n, k, kind in ((6144, 2560, torch.float32), (19456, 2560, torch.bfloat16)):
+            out = torch.empty(wide_tile_for(n, k, m).splits, m, n, dtype=kind)
+            yield (
+                f"wide-{n}x{k}-{m}",
+                lambda n=n, k=k, m=m, o=out: bf16_gemm(empty(m, k), empty(n, k), o),
+            )
 
 
 def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:

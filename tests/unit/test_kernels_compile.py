@@ -65,6 +65,12 @@ def test_fp8_products_use_the_matrix_unit_and_the_copy_engine(hopper: list[Compi
         assert kernel.instructions[moved_by] >= 4, kernel
 
 
+def test_bf16_products_use_the_matrix_unit_and_the_copy_engine(hopper: list[Compiled]) -> None:
+    for kernel in of(hopper, "wide"):
+        assert kernel.instructions["wgmma_bf16"] >= 4, kernel
+        assert kernel.instructions["tma"] >= 4, kernel
+
+
 def test_launches_that_overlap_wait_before_they_read(hopper: list[Compiled]) -> None:
     for case in ("gemm-6144", "rows-norm"):
         for kernel in of(hopper, case):
