@@ -262,8 +262,8 @@ class Connection:
 
     def _encode(self, samples: bytes) -> None:
         self._timers.stop("flush")
-        self._writer.expect(len(samples) / 2 / self._around.model_rate)
         if self._turn is not None:
+            self._writer.expect(len(samples) / 2 / self._around.model_rate)
             self._turn.encode(samples)
 
     def _encode_flush(self, mark: ClientId | None) -> None:
@@ -283,7 +283,8 @@ class Connection:
 
         self._guarded(flush)
 
-    def _queue_audio(self, chunks: list[Chunk]) -> None:
+    def _queue_audio(self, chunks: list[Chunk], samples: int) -> None:
+        self._writer.encoded(samples / self._around.model_rate)
         time_ms = self._time_ms(self._turn)
         for chunk in chunks:
             self._push(Audio(chunk.payload), time_ms, Kind.AUDIO, chunk.audio_s)

@@ -221,12 +221,16 @@ class Lane:
         return self._pending > 0
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run ``job`` on a thread, then ``done`` with what it returned or raised on the loop."""
+        """Run ``job`` on a thread, then ``done`` with what it returned or raised on the loop. What
+        ``done`` itself raises it is called with once more."""
         self._pending += 1
 
         def finished(result: list[Chunk] | Exception) -> None:
             self._pending -= 1
-            done(result)
+            try:
+                done(result)
+            except Exception as error:  # the edge of a turn: others' results are in the same batch
+                done(error)
 
         self._jobs.put((job, finished))
 

@@ -84,14 +84,18 @@ class Outbox:
         return self._paused
 
     def expect(self, audio_s: float) -> None:
-        """The engine delivered audio, which will be pushed once it is encoded."""
+        """The engine delivered audio, which will be encoded."""
         self._encoding_s += audio_s
+
+    def encoded(self, audio_s: float) -> None:
+        """So much of what was expected went through the encoder; what came of it is pushed. That
+        may play for longer or shorter: at another speed, or with a pause that was cut."""
+        self._encoding_s = max(0.0, self._encoding_s - audio_s)
 
     def push(self, item: Outgoing) -> None:
         """:raises OutboxFull: too many notes or marks wait."""
         match item.kind:
             case Kind.AUDIO:
-                self._encoding_s = max(0.0, self._encoding_s - item.audio_s)
                 self._queued_s += item.audio_s
             case Kind.FINISH:
                 self._encoding_s = 0.0

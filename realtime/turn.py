@@ -25,9 +25,10 @@ LEAST_INSERTED_S: Final = 0.001
 
 
 class Turn:
-    """See the module. ``on_chunks`` gets what is ready, ``on_failed`` what an encoder raised;
-    both on the loop, neither after ``drop``. ``on_inserted`` learns where silence that was not
-    given went into the audio: behind so many samples, and how many seconds in the whole turn."""
+    """See the module. ``on_chunks`` gets what is ready and of how many samples that were given it
+    came, ``on_failed`` what an encoder raised; both on the loop, neither after ``drop``.
+    ``on_inserted`` learns where silence that was not given went into the audio: behind so many
+    samples, and how many seconds in the whole turn."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Turn:
         pool: EncodePool,
         metrics: Metrics,
         now_s: float,
-        on_chunks: Callable[[list[Chunk]], None],
+        on_chunks: Callable[[list[Chunk], int], None],
         on_failed: Callable[[Exception], None],
         on_inserted: Callable[[int, float], None] = lambda at_samples, total_s: None,
         trace: TurnTrace | None = None,
@@ -77,9 +78,9 @@ class Turn:
 
     def encode(self, samples: bytes) -> None:
         """:raises Exception: what an encoder on the loop raised."""
-        before = self._given_samples
-        self._given_samples += len(samples) // 2
-        self._run(lambda: self._encoder.feed(samples), before)
+        before, count = self._given_samples, len(samples) // 2
+        self._given_samples += count
+        self._run(lambda: self._encoder.feed(samples), before, count)
 
     def flush(self) -> None:
         self._run(self._encoder.flush, self._given_samples)
@@ -94,8 +95,8 @@ class Turn:
         else:
             self._lane.submit(list, lambda _: step())
 
-    def _run(self, encode: Callable[[], list[Chunk]], at_samples: int) -> None:
-        """``at_samples`` of the model's sound were given before what is encoded now."""
+    def _run(self, encode: Callable[[], list[Chunk]], at_samples: int, samples: int = 0) -> None:
+        """``at_samples`` of the model's sound were given before the ``samples`` encoded now."""
         inserted_s: list[float] = []
 
         def job() -> list[Chunk]:
@@ -111,7 +112,7 @@ class Turn:
                 self._on_failed(result)
                 return
             self.queued_audio_s += sum(chunk.audio_s for chunk in result)
-            self._on_chunks(result)
+            self._on_chunks(result, samples)
             self._told(at_samples, inserted_s[0])
 
         if self._lane is None:

@@ -44,6 +44,10 @@ class Writer:
         self._outbox.expect(audio_s)
         self._flow()
 
+    def encoded(self, audio_s: float) -> None:
+        """So much of what was expected has been encoded."""
+        self._outbox.encoded(audio_s)
+
     def push(self, item: Outgoing) -> None:
         """:raises OutboxFull: the client provokes answers and does not read them."""
         self._outbox.push(item)

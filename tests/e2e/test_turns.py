@@ -186,6 +186,20 @@ async def test_volume_is_a_gain(shared: Any, dial: Dial) -> None:
     assert quiet.std() / loud.std() == pytest.approx(0.1, rel=0.01)
 
 
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+async def test_a_long_turn_at_another_speed_ends(serve: Serve, dial: Dial, speed: float) -> None:
+    """Twice the sound that a client may leave unread: it plays for longer or shorter here."""
+    sentence = "This is a sentence of some length, number one."
+    server = serve(FakeEngine(slots=2, speed=200.0))
+    prosody = {"speed": speed, "normalize_loudness": False}
+    async with dial(server) as socket:
+        await socket.say(*[sentence + " "] * 10, prosody=prosody)
+        heard = await socket.hear()
+    assert heard.reason == "stop"
+    length = 10 * len(expected(sentence)) / speed
+    assert len(heard.audio) == pytest.approx(length, rel=0.02)
+
+
 @pytest.mark.field_row(35)
 async def test_a_short_sentence_does_not_overtake_a_long_one(serve: Serve, dial: Dial) -> None:
     """twilio-labs/call-gpt#2, GPT-SoVITS#762: in order, with neighbours on every slot."""

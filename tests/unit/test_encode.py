@@ -329,6 +329,25 @@ def test_a_job_that_raises_fails_its_own_lane_only() -> None:
     pool.stop()
 
 
+def test_a_result_that_cannot_be_taken_fails_its_own_lane_only() -> None:
+    loop = Loop()
+    pool = EncodePool(1, loop.to_loop)
+    lane, told, good, gate = pool.lane(), list[object](), list[object](), threading.Event()
+
+    def take(result: object) -> None:
+        told.append(result)
+        if not isinstance(result, Exception):
+            raise KeyError("no place for it")
+
+    pool.lane().submit(lambda: [chunk(0)] * gate.wait(5), take)
+    lane.submit(lambda: [chunk(1)], good.append)
+    gate.set()
+    loop.run_until(lambda: bool(good))
+    assert told[0] == [chunk(0)] and isinstance(told[1], KeyError) and len(told) == 2
+    assert good == [[chunk(1)]] and not lane.busy
+    pool.stop()
+
+
 def test_stop_finishes_what_is_queued_and_joins() -> None:
     loop = Loop()
     pool = EncodePool(2, loop.to_loop)

@@ -31,6 +31,7 @@ def test_audio_counts_from_the_engine_to_the_acknowledgement() -> None:
     outbox = Outbox()
     outbox.expect(1.0)
     assert outbox.held_s == pytest.approx(1.0)  # being encoded
+    outbox.encoded(1.0)
     outbox.push(audio(1.0))
     assert outbox.held_s == pytest.approx(1.0)  # queued
     outbox.pop()
@@ -59,6 +60,7 @@ def test_over_the_high_mark_it_pauses_once_and_under_the_low_mark_it_resumes_onc
     assert outbox.pause_change() is None
     outbox.expect(0.1)
     assert [outbox.pause_change(), outbox.pause_change()] == [True, None]
+    outbox.encoded(2.1)
     outbox.push(audio(1.0))
     outbox.push(audio(1.1))
     outbox.pop()
@@ -112,15 +114,31 @@ def test_a_client_that_provokes_errors_and_does_not_read_them_is_refused() -> No
     outbox.push(NOTE)
 
 
+@pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
+def test_sound_that_plays_for_longer_or_shorter_than_it_was_leaves_nothing_behind(
+    speed: float,
+) -> None:
+    outbox = Outbox()
+    for _ in range(100):
+        outbox.expect(0.2)
+        outbox.encoded(0.2)
+        outbox.push(audio(0.2 / speed))
+        outbox.pop()
+        outbox.unacknowledged(0)
+        assert outbox.held_s == pytest.approx(0.0)
+        assert outbox.pause_change() is None
+
+
 def test_a_finish_ends_what_the_encoder_was_thought_to_hold() -> None:
     outbox = Outbox()
     outbox.expect(0.3)
+    outbox.encoded(0.25)
     outbox.push(audio(0.25))
     outbox.push(FINISH)
     assert outbox.held_s == pytest.approx(0.25)
 
 
-@given(st.lists(st.tuples(st.sampled_from("epdau"), st.floats(0.0, 3.0)), max_size=60))
+@given(st.lists(st.tuples(st.sampled_from("enpdau"), st.floats(0.0, 3.0)), max_size=60))
 def test_no_sequence_makes_a_count_negative_or_loses_the_order(
     steps: list[tuple[str, float]],
 ) -> None:
@@ -129,6 +147,8 @@ def test_no_sequence_makes_a_count_negative_or_loses_the_order(
         match step:
             case "e":
                 outbox.expect(amount)
+            case "n":
+                outbox.encoded(amount)
             case "p":
                 outbox.push(Outgoing(str(pushed).encode(), Kind.AUDIO, amount))
                 pushed += 1

@@ -26,6 +26,7 @@ class Bench:
     def __init__(self) -> None:
         self.metrics = Metrics(EngineStats, 1)
         self.chunks: list[Chunk] = []
+        self.given = 0
         self.failures: list[Exception] = []
         self.inserted: list[tuple[int, float]] = []
         self._callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -41,10 +42,14 @@ class Bench:
             self.pool,
             self.metrics,
             100.0,
-            self.chunks.extend,
+            self._take,
             self.failures.append,
             lambda at_samples, total_s: self.inserted.append((at_samples, total_s)),
         )
+
+    def _take(self, chunks: list[Chunk], samples: int) -> None:
+        self.chunks += chunks
+        self.given += samples
 
     def run_until(self, true: Callable[[], bool]) -> None:
         while not true():

@@ -94,6 +94,7 @@ async def test_a_peer_that_acknowledges_nothing_gets_two_seconds_and_the_engine_
     desk.socket.acknowledges = False
     for number in range(8):
         desk.writer.expect(1.0)
+        desk.writer.encoded(1.0)
         desk.writer.push(audio(b"%d" % number, 1.0))
     await desk.settle(0.03)
     assert desk.socket.sent == [b"0", b"1"]
