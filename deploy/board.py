@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import ray
+from ray.exceptions import RayError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 NAME: Final = "shoal-board"
@@ -84,13 +85,16 @@ class Reporting:
                 board, looked_s = await asyncio.to_thread(_find), now_s
             live = self._live_turns()
             if board is not None and (live != said or now_s - told_s >= REPEAT_S):
-                board.note.remote(self._name, live, self._capacity)
-                said, told_s = live, now_s
+                try:
+                    board.note.remote(self._name, live, self._capacity)
+                    said, told_s = live, now_s
+                except RayError:  # it went with its driver
+                    board = None
             await asyncio.sleep(TELL_S)
 
 
 def _find() -> Any:
     try:
         return cast("Any", ray).get_actor(NAME, namespace=NAMESPACE)
-    except ValueError:
+    except (ValueError, RayError):
         return None
