@@ -8,7 +8,7 @@ import sys
 COMMANDS = {
     "align": "align",
     "teacher": "teacher",
-    "codec": "codec_train",
+    "codec": "codec_command",
     "encode": "codes",
     "ar": "ar_train",
     "export": "export",

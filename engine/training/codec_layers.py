@@ -6,7 +6,7 @@ All causal, on [B, channels, T]. The rotary tables here are those of the DualAR 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from ..codec.config import WindowShape
 
 MAX_STEPS = 8192
+_LENGTH = ".parametrizations.weight.original0"
+_DIRECTION = ".parametrizations.weight.original1"
 
 
 def snake(x: Tensor, alpha: Tensor) -> Tensor:
@@ -215,3 +217,18 @@ class ConvNeXt(nn.Module):
         y = self.norm(self.dwconv(x).transpose(1, 2))
         y = self.pwconv2(F.gelu(self.pwconv1(y)))
         return x + (self.gamma.type_as(y) * y).transpose(1, 2)
+
+
+def normed(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An export's tensors under the names of ``own``, in float32. Weights that were exported
+    folded are taken apart into direction and length; older names of these two are known."""
+    found = {
+        key.replace(".weight_g", _LENGTH).replace(".weight_v", _DIRECTION): value.float()
+        for key, value in weights.items()
+    }
+    for key in [key for key in own if key.endswith(_LENGTH) and key not in found]:
+        name = key.removesuffix(_LENGTH)
+        folded = found.pop(f"{name}.weight")
+        found[key] = folded.flatten(1).norm(dim=1).view(own[key].shape)
+        found[name + _DIRECTION] = folded
+    return found

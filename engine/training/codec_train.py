@@ -1,16 +1,13 @@
-"""The ``codec`` command: an adversarially trained codec whose first codebook says the phoneme.
+"""One step of the codec's training: an adversarial codec whose first codebook says the phoneme.
 
 Losses: mel distance, the distances of the books, the phoneme read from the first codebook by one
-linear layer, what the listener hears, and, later in the schedule, discriminators on short cuts.
-All data lies on the device; a step draws random cuts of 1.6 s.
+linear layer, what the listener hears, how alike a speaker encoder finds the voices, and
+discriminators on short cuts. Knows no files and no clock; the command is ``codec_command``.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,57 +15,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..codec.config import CodecConfig, parse_config
-from .budget import Budget, cosine, ramp
-from .codec_layers import Snake, snake
-from .codec_model import BUILTIN, Quantized, TrainedCodec
+from ..codec.config import CodecConfig
+from .alike import Alike
+from .budget import cosine, ramp
+from .codec_layers import Snake, normed, snake
+from .codec_model import Quantized, TrainedCodec
+from .codec_plan import Plan
 from .critics import Critics, Listener, MelDistance
-from .cuts import HELD_OUT, Cuts
+from .cuts import HELD_OUT
 from .fusing import Fused
-from .speech import FRAMES_PER_CODE, Speech, read_speech
-from .states import Averaged, halved, has_state, load_state, save_state
-from .texts import PHONEMES, read_texts
-from .tracing import Pulse, Trace
-
-STATE = "codec"
-KEPT_S = 120.0
-"""Between two saved states, so that a run that is stopped loses no more."""
-CRITIC_FRAMES = 16
-"""Of the cut that the discriminators judge, in code frames."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How to train: sizes, weights of the losses, and when parts begin (schedule fractions)."""
-
-    batch: int = 48
-    frames: int = 32
-    lr: float = 6e-4
-    warmup: int = 200
-    mel: float = 15.0
-    phoneme: float = 1.0
-    heard: float = 1.0
-    who: float = 0.2
-    """Of who speaks, beside what is said, in what the listener learns and hears."""
-    verdict: float = 1.0
-    features: float = 2.0
-    listen_from: float = 0.04
-    critics_from: float = 0.3
-    restart_until: float = 0.35
-    fewer_books: float = 0.2
-    """Share of the cuts that are decoded from fewer books."""
-    critics_width: int = 24
-    listener_width: int = 256
-
-
-PLAN = Plan()
+from .speech import FRAMES_PER_CODE, Speech
+from .states import Averaged, halved
+from .texts import PHONEMES
+from .tracing import Laps
 
 
 class CodecTraining:
     """Networks, optimisers and averages; :meth:`step` is one of each."""
 
-    def __init__(self, config: CodecConfig, plan: Plan, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: CodecConfig,
+        plan: Plan,
+        device: torch.device,
+        alike: Alike | None = None,
+    ) -> None:
         self.plan, self.device = plan, device
+        self.alike = None if alike is None else alike.to(device)
         self.codec = TrainedCodec(config).to(device)
         self.critics = Critics(plan.critics_width).to(device)
         self.listener = Listener(config.sample_rate, plan.listener_width).to(device)
@@ -84,55 +57,100 @@ class CodecTraining:
             )
 
         self._optimisers = {
-            "codec": (adam([self.codec, self.reader], plan.lr), 1.0),
-            "critics": (adam([self.critics], plan.lr), 0.5),
-            "listener": (adam([self.listener], plan.lr), 0.5),
+            "codec": (adam([self.codec, self.reader], plan.lr), plan.lr, plan.warmup),
+            "critics": (
+                adam([self.critics], plan.critics_lr),
+                plan.critics_lr,
+                plan.judges_warmup,
+            ),
+            "listener": (
+                adam([self.listener], plan.listener_lr),
+                plan.listener_lr,
+                plan.judges_warmup,
+            ),
         }
         self.average = Averaged(self.codec, 0.999)
         self.steps = 0
         self._warm_from = 0
+        self._run: Callable[..., Any] = self.codec
+        self.laps = Laps(device)
         self._amp: dict[str, Any] = dict(
             device_type=device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"
         )
 
-    def fuse(self, audio: Tensor) -> bool:
-        """Compiles the codec's activations, whose memory traffic sets its speed (the whole of it
-        would be a thousand kernels, and minutes); returns whether they work, forwards and
-        backwards, and goes on without where they do not."""
+    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
+        """Generator, books and average from an exported codec; all else begins anew.
+
+        Raises RuntimeError when the shapes are not those of this training.
+        """
+        self.codec.load_state_dict(normed(weights, self.codec.state_dict()))
+        self.average = Averaged(self.codec, 0.999)
+        for book in self.codec.quantizer.books:
+            # As if every entry had been drawn its share, so that only what usage shows to be
+            # dead is moved.
+            book.usage.fill_(self.plan.batch * self.plan.frames / len(book.usage))
+
+    def compile(self, audio: Tensor) -> str:
+        """Compiles the codec for batches like ``audio``; returns what is compiled of it: all, only
+        its activations, whose memory traffic sets its speed, or nothing. What does not work
+        forwards and backwards is not used."""
+        whole = Fused(self.codec, dynamic=False)
         snakes = [module for module in self.codec.modules() if isinstance(module, Snake)]
         fused = Fused(snake, dynamic=False)
-        every = torch.full((len(audio),), len(self.codec.quantizer.books) - 1, device=self.device)
+        if self._works(whole, audio, whole):
+            self._run = whole
+            return "compiled"
         for module in snakes:
             module.fused = fused
+        if self._works(self.codec, audio, fused):
+            return "compiled in parts"
+        for module in snakes:
+            module.fused = None
+        return "uncompiled"
+
+    def _works(self, run: Callable[..., Any], audio: Tensor, fused: Fused) -> bool:
+        every = torch.full((len(audio),), len(self.codec.quantizer.books) - 1, device=self.device)
         try:
             with torch.autocast(**self._amp):
-                output, _, semantic, distance, _ = self.codec(audio, every)
+                output, _, semantic, distance, _ = run(audio, every)
             (output.float().mean() + semantic.mean() + distance).backward()
             works = fused.works
         except Exception as error:
             # Whatever a compiler raises; the model's own faults come again in the first step.
-            print(f"the codec runs uncompiled: {str(error)[:300]}", flush=True)
+            print(f"a way to compile the codec is left out: {str(error)[:300]}", flush=True)
             works = False
-        for module in snakes:
-            module.fused = fused if works else None
         self.codec.zero_grad(set_to_none=True)
         return works
+
+    def try_alike(self, audio: Tensor) -> bool:
+        """Whether voices can be compared, and learnt from, on this device; goes on without where
+        they cannot."""
+        if self.alike is None:
+            return False
+        copy = (0.9 * audio[:, 0]).requires_grad_()
+        try:
+            self.alike(audio[:, 0], copy).sum().backward()
+        except Exception as error:
+            # Whatever a library of kernels raises: a run without this loss is worth more than none.
+            print(f"voices are not compared: {str(error)[:300]}", flush=True)
+            self.alike = None
+        return self.alike is not None
 
     def step(
         self, audio: Tensor, labels: Tensor, speakers: Tensor, fraction: float
     ) -> dict[str, Tensor]:
         plan = self.plan
-        rate = min(1.0, (self.steps - self._warm_from + 1) / plan.warmup)
-        rate *= plan.lr * cosine(fraction, 0.02)
-        for optimiser, share in self._optimisers.values():
+        for optimiser, rate, warmup in self._optimisers.values():
+            rate *= min(1.0, (self.steps - self._warm_from + 1) / warmup) * cosine(fraction, 0.02)
             for group in optimiser.param_groups:
-                group["lr"] = rate * share
+                group["lr"] = rate
         books = len(self.codec.quantizer.books) - 1
         fewer = torch.rand(len(audio), device=self.device) < plan.fewer_books
         drawn = torch.randint(1, books + 1, (len(audio),), device=self.device)
         residuals = torch.where(fewer, drawn, torch.full_like(drawn, books))
         with torch.autocast(**self._amp):
-            quantized = Quantized(*self.codec(audio, residuals))
+            quantized = Quantized(*self._run(audio, residuals))
+        self.laps("codec")
         output = quantized.audio.float()
         if self.steps % 10 == 0 and fraction < plan.restart_until:
             self.codec.restart(quantized)
@@ -142,6 +160,7 @@ class CodecTraining:
         phoneme = F.cross_entropy(read, labels)
         loss = plan.mel * mel + plan.phoneme * phoneme + quantized.distance
         found = {"mel": mel, "phoneme": phoneme, "books": quantized.distance}
+        self.laps("mel")
 
         with torch.autocast(**self._amp):
             scores, features, who = self.listener(audio[:, 0])
@@ -149,13 +168,26 @@ class CodecTraining:
         known = F.cross_entropy(who.float(), speakers)
         self._descend("listener", learnt + plan.who * known)
         found["listener"], found["listener_who"] = learnt, known
+        self.laps("listener")
         weight = plan.heard * ramp(fraction, plan.listen_from, plan.listen_from + 0.1)
         if weight > 0:
             loss = loss + weight * self._heard(output, features, labels, speakers, found)
+            self.laps("heard")
+        weight = plan.alike * ramp(fraction, plan.alike_from, plan.alike_from + 0.05)
+        if self.alike is not None and weight > 0:
+            cosine_of_voices = self.alike(audio[:, 0], output[:, 0]).mean()
+            loss = loss + weight * (1 - cosine_of_voices)
+            found["alike"] = cosine_of_voices
+            self.laps("alike")
         if fraction >= plan.critics_from:
-            share = ramp(fraction, plan.critics_from, plan.critics_from + 0.05)
-            loss = loss + share * self._contested(audio, output, found)
+            minded = plan.critics_from + plan.critics_lead
+            share = ramp(fraction, minded, minded + plan.critics_ramp)
+            wanted = self._teach_critics(audio, output, found)
+            if share > 0:
+                loss = loss + share * self._contested(output, wanted, found)
+            self.laps("critics")
         self._descend("codec", loss)
+        self.laps("descent")
         self.steps += 1
         self.average.update(self.steps)
         return {name: value.detach() for name, value in found.items()}
@@ -189,40 +221,52 @@ class CodecTraining:
         found["heard"], found["heard_who"], found["apart"] = heard, known, apart
         return heard + self.plan.who * known + apart
 
-    def _contested(self, audio: Tensor, output: Tensor, found: dict[str, Tensor]) -> Tensor:
-        """Trains the discriminators on a cut, and returns what they say of the output."""
-        samples = min(audio.shape[-1], CRITIC_FRAMES * self.codec.config.frame_samples)
+    def _teach_critics(
+        self, audio: Tensor, output: Tensor, found: dict[str, Tensor]
+    ) -> tuple[slice, list[list[Tensor]]]:
+        """Trains the discriminators on a cut; returns which samples it was, and what they see in
+        its recording."""
+        plan = self.plan
+        samples = min(audio.shape[-1], plan.critics_frames * self.codec.config.frame_samples)
         begin = int(torch.randint(0, audio.shape[-1] - samples + 1, ()))
-        real = audio[..., begin : begin + samples]
-        made = output[..., begin : begin + samples]
+        cut = slice(begin, begin + samples)
+        # A batch is in no order, so its first cuts are as good as any.
+        real, made = (x[: plan.critics_batch, :, cut] for x in (audio, output.detach()))
         with torch.autocast(**self._amp):
-            of_real, of_made = self.critics(real), self.critics(made.detach())
-        count = len(of_real)
+            of_real, of_made = self.critics(real), self.critics(made)
         told = sum(
             ((r.float() - 1) ** 2).mean() + (m.float() ** 2).mean()
             for (r, _), (m, _) in zip(of_real, of_made, strict=True)
-        )
+        ) / len(of_real)
         wanted = [[feature.detach() for feature in features] for _, features in of_real]
-        self._descend("critics", told / count)
+        self._descend("critics", told)
+        found["critics"] = told
+        return cut, wanted
+
+    def _contested(
+        self,
+        output: Tensor,
+        seen: tuple[slice, list[list[Tensor]]],
+        found: dict[str, Tensor],
+    ) -> Tensor:
+        """What the discriminators say of the output; they stay as they are."""
+        plan, (cut, wanted) = self.plan, seen
         self.critics.requires_grad_(False)
         with torch.autocast(**self._amp):
-            of_made = self.critics(made)
+            of_made = self.critics(output[: plan.critics_batch, :, cut])
         self.critics.requires_grad_(True)
-        verdict = sum(((m.float() - 1) ** 2).mean() for m, _ in of_made) / count
-        apart = (
-            sum(
-                (a.float() - b.float()).abs().mean()
-                for (_, features), real_features in zip(of_made, wanted, strict=True)
-                for a, b in zip(features, real_features, strict=True)
-            )
-            / count
-        )
-        found["critics"], found["verdict"], found["features"] = told / count, verdict, apart
-        return self.plan.verdict * verdict + self.plan.features * apart
+        verdict = sum(((m.float() - 1) ** 2).mean() for m, _ in of_made) / len(of_made)
+        apart = sum(
+            (a.float() - b.float()).abs().mean()
+            for (_, features), real_features in zip(of_made, wanted, strict=True)
+            for a, b in zip(features, real_features, strict=True)
+        ) / len(of_made)
+        found["verdict"], found["features"] = verdict, apart
+        return plan.verdict * verdict + plan.features * apart
 
     def _descend(self, name: str, loss: Tensor) -> None:
         """One step of one optimiser; a step whose gradient is not finite is left out."""
-        optimiser, _ = self._optimisers[name]
+        optimiser, _, _ = self._optimisers[name]
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
@@ -246,7 +290,7 @@ class CodecTraining:
         state: dict[str, Any] = {"steps": self.steps, "fraction": fraction}
         state["networks"] = {k: halved(v) if compact else v for k, v in networks.items()}
         if not compact:
-            state["optimisers"] = {k: o.state_dict() for k, (o, _) in self._optimisers.items()}
+            state["optimisers"] = {k: o.state_dict() for k, (o, _, _) in self._optimisers.items()}
         return state
 
     def resume(self, state: dict[str, Any]) -> float:
@@ -257,7 +301,7 @@ class CodecTraining:
         self.average.load(networks["average"])
         self.steps = int(state["steps"])
         if "optimisers" in state:
-            for name, (optimiser, _) in self._optimisers.items():
+            for name, (optimiser, _, _) in self._optimisers.items():
                 optimiser.load_state_dict(state["optimisers"][name])
         else:
             self._warm_from = self.steps
@@ -281,83 +325,9 @@ class CodecTraining:
             read = self._read(semantic)[0].argmax(0)[: len(wanted)]
             heard = [self.listener(sound)[0][0].argmax(0) for sound in (audio, output)]
             shares = [(h[: len(wanted)] == wanted).float().mean() for h in (read, *heard)]
-            rows.append([float(self.mel(output, audio)), *(float(s) for s in shares)])
-        names = ("mel", "read from the first book", "heard in the original", "heard in the output")
+            row = [float(self.mel(output, audio)), *(float(s) for s in shares)]
+            rows.append(row if self.alike is None else [*row, float(self.alike(audio, output))])
+        names = ["mel", "read from the first book", "heard in the original", "heard in the output"]
+        if self.alike is not None:
+            names.append("voices alike")
         return dict(zip(names, np.mean(rows, 0).tolist(), strict=True))
-
-
-def save_codec(folder: Path, training: CodecTraining) -> None:
-    """``codec.pth``: the average weights in float16."""
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / "codec.pth.new"
-    torch.save(halved(training.average.tensors), temporary)
-    temporary.replace(folder / "codec.pth")
-
-
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="codec", description=__doc__)
-    parser.add_argument("--speech", type=Path, required=True)
-    parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="codec.pth and its log")
-    parser.add_argument("--state", type=Path, required=True, help="the whole state, to go on from")
-    parser.add_argument("--carry", type=Path, help="a compact state, in pieces, as well")
-    parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--steps", type=int, default=0, help="at least, whatever the minutes")
-    parser.add_argument("--begin", type=float, default=0.0, help="schedule, when there is no state")
-    parser.add_argument("--end", type=float, default=1.0)
-    parser.add_argument("--batch", type=int, default=PLAN.batch)
-    parser.add_argument("--frames", type=int, default=PLAN.frames)
-    parser.add_argument("--config", type=Path, help="codec_config.json; else the built-in voice's")
-    parser.add_argument("--plain", action="store_true", help="compile nothing")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    flags = parser.parse_args(argv)
-    budget = Budget(flags.minutes)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
-    device = torch.device(flags.device)
-    config = BUILTIN if flags.config is None else read_shape(flags.config)
-    plan = Plan(batch=flags.batch, frames=flags.frames)
-    training = CodecTraining(config, plan, device)
-    begin = flags.begin
-    for folder in (flags.state, flags.carry):
-        if folder is not None and has_state(folder, STATE):
-            begin = training.resume(load_state(folder, STATE, device))
-            print(f"went on from {folder} at step {training.steps}, {begin:.3f}", flush=True)
-            break
-    torch.manual_seed(flags.seed + training.steps)
-    speech = read_speech(flags.speech)
-    with Pulse("reading"):
-        labels = speech.labels(read_texts(flags.texts))
-        cuts = Cuts(speech, labels, device, batch=plan.batch, frames=plan.frames)
-    print(f"{speech.hours:.2f} h ready after {budget.spent_s:.0f} s", flush=True)
-    if device.type == "cuda" and not flags.plain:
-        with Pulse("compiling"):
-            way = "compiled" if training.fuse(cuts()[0]) else "uncompiled"
-        print(f"{way} after {budget.spent_s:.0f} s", flush=True)
-    budget.begin_schedule(begin, flags.end)
-    least = training.steps + flags.steps
-    kept_s = budget.spent_s
-
-    def keep() -> None:
-        save_codec(flags.out, training)
-        save_state(flags.state, STATE, training.state(budget.fraction, compact=False))
-
-    flags.out.mkdir(parents=True, exist_ok=True)
-    with Trace(flags.out / "codec_log.txt", budget) as trace:
-        while not budget.over or training.steps < least:
-            trace.add(training.steps + 1, training.step(*cuts(), budget.fraction))
-            if budget.spent_s - kept_s > KEPT_S:
-                kept_s = budget.spent_s
-                keep()
-        keep()
-        if flags.carry is not None:
-            save_state(flags.carry, STATE, training.state(budget.end, compact=True))
-        torch.backends.cudnn.benchmark = False
-        trace.say(f"held out at step {training.steps}", training.held_out(speech, labels))
-    return 0
-
-
-def read_shape(path: Path) -> CodecConfig:
-    return parse_config(json.loads(path.read_text()))

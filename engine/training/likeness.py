@@ -7,7 +7,6 @@ asks for). Halves of one voice come out at about 0.9, two voices at about 0.55.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +15,21 @@ import soundfile
 import soxr
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-RATE = 16_000
-FFT, HOP, BANDS = 400, 160, 40
-WINDOW = 160
-"""Mel steps of 10 ms that are judged together; windows overlap by half."""
-QUIETEST_DB = -30.0
+from .alike import (
+    BANDS,
+    FFT,
+    HOP,
+    QUIETEST_DB,
+    RATE,
+    WINDOW,
+    Directions,
+    NoEncoder,
+    slaney_filters,
+)
 
 Samples = npt.NDArray[np.float32]
-
-
-class NoEncoder(Exception):
-    """Resemblyzer's weights are not installed; the message says how to get them."""
 
 
 class SpeakerEncoder:
@@ -36,12 +37,7 @@ class SpeakerEncoder:
 
     def __init__(self, weights: Path | None = None) -> None:
         """:raises NoEncoder: no weights were given and none are installed."""
-        stored = torch.load(weights or find_weights(), "cpu", weights_only=True)["model_state"]
-        self._lstm = nn.LSTM(BANDS, 256, num_layers=3, batch_first=True)
-        self._linear = nn.Linear(256, 256)
-        for name, part in (("lstm.", self._lstm), ("linear.", self._linear)):
-            own = {k.removeprefix(name): v for k, v in stored.items() if k.startswith(name)}
-            part.load_state_dict(own)
+        self._directions = Directions(weights)
         self._filters = torch.from_numpy(slaney_filters(RATE, FFT, BANDS)).float()
 
     @torch.inference_mode()
@@ -65,16 +61,8 @@ class SpeakerEncoder:
         )
         bands: Tensor = (self._filters @ spectrum.abs().square()).T
         windows = bands.unfold(0, WINDOW, WINDOW // 2).transpose(1, 2)
-        _, (hidden, _) = self._lstm(windows)
-        each = F.normalize(torch.relu(self._linear(hidden[-1])), dim=1)
+        each = self._directions(windows)[:, -1]
         return F.normalize(each.mean(0), dim=0).numpy()
-
-
-def find_weights() -> Path:
-    found = importlib.util.find_spec("resemblyzer")
-    if found is None or found.origin is None:
-        raise NoEncoder("Resemblyzer is not installed: pip install --no-deps Resemblyzer==0.1.4")
-    return Path(found.origin).with_name("pretrained.pt")
 
 
 def without_pauses(samples: Samples) -> Samples:
@@ -82,18 +70,6 @@ def without_pauses(samples: Samples) -> Samples:
     blocks = samples[: len(samples) // HOP * HOP].reshape(-1, HOP)
     loud = np.sqrt(np.mean(blocks**2, axis=1)) > 0.01
     return blocks[np.convolve(loud, np.ones(15), "same") > 0].reshape(-1)
-
-
-def slaney_filters(rate: int, fft: int, count: int) -> npt.NDArray[np.float64]:
-    """Triangles of equal area [count, fft / 2 + 1]; linear below 1 kHz, then logarithmic."""
-    step = np.log(6.4) / 27
-    top = 15 + np.log(rate / 2 / 1000) / step
-    mels = np.linspace(0, top, count + 2)
-    edges = np.where(mels < 15, mels * 200 / 3, 1000 * np.exp(step * (mels - 15)))
-    bins = np.linspace(0, rate / 2, fft // 2 + 1)
-    low, centre, high = (edges[k : k + count, None] for k in range(3))
-    rising, falling = (bins - low) / (centre - low), (high - bins) / (high - centre)
-    return np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)
 
 
 def read_voice(path: Path) -> Samples:
@@ -110,12 +86,17 @@ def read_voice(path: Path) -> Samples:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="like", description=__doc__)
-    parser.add_argument("voices", type=Path, nargs="+", help="recordings, or folders of them")
+    parser.add_argument("voices", type=Path, nargs="*", help="recordings, or folders of them")
     parser.add_argument(
         "--windows-s", type=float, default=0.0, help="also each voice against its own beginning"
     )
+    parser.add_argument("--save-encoder", type=Path, help="its weights, for codec --alike")
     flags = parser.parse_args(argv)
     try:
+        if flags.save_encoder is not None:
+            torch.save(Directions().stored(), flags.save_encoder)
+        if not flags.voices:
+            return 0
         encoder = SpeakerEncoder()
         sounds = [read_voice(path) for path in flags.voices]
         found = np.stack([encoder(sound) for sound in sounds])

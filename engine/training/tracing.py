@@ -93,3 +93,34 @@ class Trace:
         print(line, flush=True)
         self._file.write(line + "\n")
         self._file.flush()
+
+
+class Laps:
+    """What a step spends its time on, for steps that are asked for; others do not wait for the
+    device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._since_s: float | None = None
+        self._found: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """The next step is timed."""
+        self._since_s, self._found = self._now_s(), {}
+
+    def __call__(self, name: str) -> None:
+        """``name`` ends here."""
+        if self._since_s is not None:
+            now_s = self._now_s()
+            self._found[name] = 1000 * (now_s - self._since_s)
+            self._since_s = now_s
+
+    def end(self) -> dict[str, float]:
+        """Milliseconds by name."""
+        found, self._found, self._since_s = self._found, {}, None
+        return found
+
+    def _now_s(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 import torch
 
 from shoal.engine.codec import decode_codes, encode_codes, load_codec
+from shoal.engine.training.alike import Alike
+from shoal.engine.training.codec_command import main
 from shoal.engine.training.codec_layers import Snake, snake
 from shoal.engine.training.codec_model import BUILTIN, Quantized, TrainedCodec
-from shoal.engine.training.codec_train import CodecTraining, Plan, main
+from shoal.engine.training.codec_plan import Plan, warm
+from shoal.engine.training.codec_train import CodecTraining
 from shoal.engine.training.codes import (
     Corpus,
     entropies,
@@ -143,7 +147,8 @@ def test_fused_activations_are_for_training_only(folder: Path) -> None:
     torch.manual_seed(0)
     training = CodecTraining(CODEC, SMALL, CPU)
     audio = torch.randn(2, 1, 4800) * 0.1
-    assert training.fuse(audio)
+    assert training.compile(audio) == "compiled"
+    assert all(p.grad is None for p in training.codec.parameters())
     calls: list[int] = []
     for module in training.codec.modules():
         if isinstance(module, Snake):
@@ -152,13 +157,110 @@ def test_fused_activations_are_for_training_only(folder: Path) -> None:
                 calls.append(len(x))
                 return snake(x, alpha)
 
-            assert module.fused is not None
             module.fused = counted
     codes = training.codec.encode(audio)
     assert not calls
     again = training.codec(audio, torch.full((2,), 2))[1]
     assert len(calls) > 30 and torch.equal(again, codes)
-    assert all(p.grad is None for p in training.codec.parameters())
+
+
+def test_an_export_is_gone_on_from_whatever_its_weights_are_called(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trained = TrainedCodec(CODEC).eval()
+    now = trained.state_dict()
+    length, direction = (f".parametrizations.weight.original{n}" for n in (0, 1))
+    old = {
+        key.replace(length, ".weight_g").replace(direction, ".weight_v"): value.half()
+        for key, value in now.items()
+    }
+    folded: dict[str, torch.Tensor] = {}
+    for key, value in now.items():
+        if key.endswith(length):
+            v = now[key.removesuffix(length) + direction]
+            unit = v / v.flatten(1).norm(dim=1).view(value.shape)
+            folded[key.removesuffix(length) + ".weight"] = unit * value
+        elif not key.endswith(direction):
+            folded[key] = value
+    audio = torch.randn(1, 1, 4800) * 0.1
+    wanted = trained.decode(trained.encode(audio))
+    for weights in (now, old, folded):
+        training = CodecTraining(CODEC, SMALL, CPU)
+        training.begin_from(weights)
+        assert torch.allclose(training.codec.decode(trained.encode(audio)), wanted, atol=2e-3)
+        averaged = training.average.tensors
+        own = training.codec.state_dict()
+        assert all(torch.equal(averaged[key], own[key]) for key in own)
+
+
+def test_the_committed_codec_sounds_in_training_as_in_the_server() -> None:
+    voice = Path(__file__).parents[2] / "engine" / "builtin_voice"
+    training = CodecTraining(BUILTIN, SMALL, CPU)
+    training.begin_from(torch.load(voice / "codec.pth", "cpu", weights_only=True))
+    torch.manual_seed(0)
+    turns = (torch.rand(24_000) * 0.01).cumsum(0)
+    samples = 0.3 * torch.sin(2 * torch.pi * turns) * torch.hann_window(24_000)
+    codes = training.codec.eval().encode(samples[None, None])
+    server = load_codec(voice)
+    assert torch.equal(encode_codes(server, samples).T, codes[0].to(torch.int32))
+    sound = training.codec.decode(codes)[0, 0]
+    assert float(sound.detach().abs().max()) > 0.1
+    assert torch.allclose(decode_codes(server, codes[0].T.int()), sound, atol=1e-4)
+
+
+def test_books_that_are_gone_on_with_are_moved_only_when_usage_says_so() -> None:
+    torch.manual_seed(0)
+    training = CodecTraining(CODEC, SMALL, CPU)
+    training.begin_from(training.codec.state_dict())
+    found = Quantized(*training.codec(torch.randn(2, 1, 4800) * 0.1, torch.tensor([2, 2])))
+    before = training.codec.quantizer.books[0].codebook.weight.clone()
+    training.codec.restart(found)
+    assert torch.equal(training.codec.quantizer.books[0].codebook.weight, before)
+    for _ in range(20):
+        training.codec.restart(found)
+    moved = (training.codec.quantizer.books[0].codebook.weight != before).any(1)
+    assert moved.sum() > 1000 and not moved[found.codes[:, 0].flatten()].any()
+
+
+def test_a_codec_that_has_learnt_is_trained_gently(folder: Path) -> None:
+    torch.manual_seed(0)
+    plan = warm(replace(SMALL, critics_batch=1, critics_frames=2))
+    assert plan.lr < SMALL.lr and plan.warmup > SMALL.warmup
+    speech = read_speech(folder / "speech")
+    training = CodecTraining(CODEC, plan, CPU)
+    batch = Cuts(speech, speech.labels(small_texts(folder)), CPU, batch=2, frames=4)()
+    training.laps.begin()
+    first = training.step(*batch, 0.0)
+    assert set(training.laps.end()) == {"codec", "mel", "listener", "descent"}
+    assert {"listener", "mel"} <= set(first) and not {"heard", "critics"} & set(first)
+    learning = training.step(*batch, 0.5 * (plan.critics_from + plan.critics_lead))
+    assert "critics" in learning and "verdict" not in learning
+    minded = training.step(*batch, 0.2)
+    assert {"critics", "verdict", "heard"} <= set(minded)
+    assert not training.laps.end()
+
+
+def test_voices_are_made_more_alike(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleDict(
+        {
+            "lstm": torch.nn.LSTM(40, 256, num_layers=3, batch_first=True),
+            "linear": torch.nn.Linear(256, 256),
+        }
+    )
+    # As an encoder is that nobody taught, but one that hears more than its own bias.
+    stored = {key: 4 * value for key, value in layers.state_dict().items() if "bias" not in key}
+    stored |= {key: value for key, value in layers.state_dict().items() if "bias" in key}
+    torch.save(stored, tmp_path / "speaker.pth")
+    speech = read_speech(folder / "speech")
+    batch = Cuts(speech, speech.labels(small_texts(folder)), CPU, batch=2, frames=4)()
+    plan = replace(SMALL, mel=0.0, heard=0.0, alike=50.0, critics_from=1.0, lr=2e-3)
+    training = CodecTraining(CODEC, plan, CPU, Alike(24_000, tmp_path / "speaker.pth"))
+    assert training.try_alike(batch[0])
+    first = training.step(*batch, 0.5)["alike"]
+    for _ in range(25):
+        last = training.step(*batch, 0.5)["alike"]
+    assert float(1 - last) < 0.9 * float(1 - first)
+    assert "voices alike" in training.held_out(speech, speech.labels(small_texts(folder)), 1)
 
 
 def test_a_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
@@ -210,6 +312,29 @@ def test_the_commands_train_encode_and_resume(
         sound = torch.from_numpy(speech.samples(index))[None, None]
         found = trained.encode(sound)[0].T.numpy()
         assert (found == corpus.codes_of(index)).mean() > 0.98
+
+
+def test_a_command_begins_with_an_export_and_compiles_ahead(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported = tmp_path / "codec.pth"
+    torch.save(halved(TrainedCodec(CODEC).state_dict()), exported)
+    flags = ["--speech", str(folder / "speech"), "--texts", str(folder / "texts.npz")]
+    flags += ["--out", str(tmp_path / "out"), "--state", str(tmp_path / "state"), "--device", "cpu"]
+    flags += ["--config", str(folder / "shapes" / "codec_config.json"), "--init", str(exported)]
+    flags += ["--batch", "2", "--frames", "4", "--minutes", "0.001", "--steps", "1"]
+    assert main([*flags, "--compile-only"]) == 0
+    assert "compiled after" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert main(flags) == 0
+    assert f"began with {exported}" in capsys.readouterr().out
+    begun, left = (
+        torch.load(f / "codec.pth", weights_only=True) for f in (tmp_path, tmp_path / "out")
+    )
+    name = "decoder.model.0.conv.bias"
+    assert torch.allclose(begun[name].float(), left[name].float(), atol=2e-3)
+    assert main(flags) == 0
+    said = capsys.readouterr().out
+    assert "went on from" in said and "began with" not in said
 
 
 def test_codes_come_back_from_their_files(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""The ``codec`` command: trains the codec on a folder of speech for so many minutes.
+
+All data lies on the device; a step draws random cuts of 1.6 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ..codec.config import CodecConfig, parse_config
+from .alike import Alike
+from .budget import Budget
+from .codec_model import BUILTIN
+from .codec_plan import PLAN, Plan, warm
+from .codec_train import CodecTraining
+from .cuts import Cuts
+from .speech import read_speech
+from .states import halved, has_state, load_state, save_state
+from .texts import read_texts
+from .tracing import Pulse, Trace
+
+STATE = "codec"
+KEPT_S = 120.0
+"""Between two saved states, so that a run that is stopped loses no more."""
+ALIKE = 1.0
+"""Weight of the voices: PLACEHOLDER"""
+TIMED_EVERY = 400
+"""Steps between two that are taken apart by what they spend their time on."""
+
+
+def save_codec(folder: Path, training: CodecTraining) -> None:
+    """``codec.pth``: the average weights in float16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / "codec.pth.new"
+    torch.save(halved(training.average.tensors), temporary)
+    temporary.replace(folder / "codec.pth")
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="codec", description=__doc__)
+    parser.add_argument("--speech", type=Path, required=True)
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="codec.pth and its log")
+    parser.add_argument("--state", type=Path, required=True, help="the whole state, to go on from")
+    parser.add_argument("--carry", type=Path, help="a compact state, in pieces, as well")
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--steps", type=int, default=0, help="at least, whatever the minutes")
+    parser.add_argument("--begin", type=float, default=0.0, help="schedule, when there is no state")
+    parser.add_argument("--end", type=float, default=1.0)
+    parser.add_argument("--batch", type=int, default=PLAN.batch)
+    parser.add_argument("--frames", type=int, default=PLAN.frames)
+    parser.add_argument(
+        "--init", type=Path, help="an exported codec.pth to begin with, and its gentler schedule"
+    )
+    parser.add_argument(
+        "--alike", type=Path, help="weights of the speaker encoder, as like --save-encoder leaves"
+    )
+    parser.add_argument("--alike-weight", type=float, default=ALIKE)
+    parser.add_argument("--config", type=Path, help="codec_config.json; else the built-in voice's")
+    parser.add_argument("--plain", action="store_true", help="compile nothing")
+    parser.add_argument(
+        "--compile-only", action="store_true", help="fill the compiler's cache; reads no speech"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    flags = parser.parse_args(argv)
+    budget = Budget(flags.minutes)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    device = torch.device(flags.device)
+    config = BUILTIN if flags.config is None else read_shape(flags.config)
+    plan = Plan(batch=flags.batch, frames=flags.frames)
+    alike = None
+    if flags.alike is not None:
+        alike = Alike(config.sample_rate, flags.alike)
+        plan = replace(plan, alike=flags.alike_weight)
+    if flags.init is not None:
+        plan = warm(plan)
+    training = CodecTraining(config, plan, device, alike)
+    if flags.compile_only:
+        audio = torch.randn(plan.batch, 1, plan.frames * config.frame_samples, device=device)
+        with Pulse("compiling"):
+            print(f"{training.compile(0.1 * audio)} after {budget.spent_s:.0f} s", flush=True)
+        return 0
+    begin = flags.begin
+    for folder in (flags.state, flags.carry):
+        if folder is not None and has_state(folder, STATE):
+            begin = training.resume(load_state(folder, STATE, device))
+            print(f"went on from {folder} at step {training.steps}, {begin:.3f}", flush=True)
+            break
+    else:
+        if flags.init is not None:
+            training.begin_from(torch.load(flags.init, "cpu", weights_only=True))
+            print(f"began with {flags.init}", flush=True)
+    torch.manual_seed(flags.seed + training.steps)
+    speech = read_speech(flags.speech)
+    with Pulse("reading"):
+        labels = speech.labels(read_texts(flags.texts))
+        cuts = Cuts(speech, labels, device, batch=plan.batch, frames=plan.frames)
+    print(f"{speech.hours:.2f} h ready after {budget.spent_s:.0f} s", flush=True)
+    if device.type == "cuda" and not flags.plain:
+        with Pulse("compiling"):
+            way = training.compile(cuts()[0])
+        print(f"{way} after {budget.spent_s:.0f} s", flush=True)
+    if alike is not None and training.try_alike(cuts()[0]):
+        print(f"voices are compared after {budget.spent_s:.0f} s", flush=True)
+    budget.begin_schedule(begin, flags.end)
+    least = training.steps + flags.steps
+    kept_s = budget.spent_s
+
+    def keep() -> None:
+        save_codec(flags.out, training)
+        save_state(flags.state, STATE, training.state(budget.fraction, compact=False))
+
+    flags.out.mkdir(parents=True, exist_ok=True)
+    with Trace(flags.out / "codec_log.txt", budget) as trace:
+        while not budget.over or training.steps < least:
+            timed = training.steps % TIMED_EVERY == TIMED_EVERY // 2
+            batch = cuts()
+            if timed:
+                training.laps.begin()
+            trace.add(training.steps + 1, training.step(*batch, budget.fraction))
+            if timed:
+                trace.say(f"ms of step {training.steps}", training.laps.end())
+            if budget.spent_s - kept_s > KEPT_S:
+                kept_s = budget.spent_s
+                keep()
+        keep()
+        if flags.carry is not None:
+            save_state(flags.carry, STATE, training.state(budget.end, compact=True))
+        torch.backends.cudnn.benchmark = False
+        trace.say(f"held out at step {training.steps}", training.held_out(speech, labels))
+    return 0
+
+
+def read_shape(path: Path) -> CodecConfig:
+    return parse_config(json.loads(path.read_text()))
