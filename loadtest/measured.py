@@ -26,6 +26,14 @@ CLAIMED_FRAMES_PER_S = {1: "154", 64: "8,006"}
 """8,006 at 64 is the article's; 154 at 1 follows from it and from its scaling of 52 times."""
 CLAIMED_SCALING = 52
 
+UNITS = {
+    "closed": ("user", "users"),
+    "open": ("turn/s", "turns/s"),
+    "conversation": ("conversation", "conversations"),
+    "replay": ("times the recorded speed", "times the recorded speed"),
+}
+"""What a level counts, by the mode of the run: one of it, and more."""
+
 OTHERS: tuple[tuple[str, str, str, str, str], ...] = (
     ("Fish Audio, S2.1 Pro, H200", "1 request", "73 (first byte)", "", ARTICLE),
     ("", "64 requests", "110 (first byte)", "8,006 frames/s", ARTICLE),
@@ -144,11 +152,7 @@ def _served(runs: Sequence[Mapping[str, Any]], conditions: str) -> str:
 def _served_row(run: Mapping[str, Any]) -> list[str]:
     totals = run["totals"]
     ttfa = totals["percentiles"].get("ttfa", {})
-    units = {"closed": "user", "open": "turn/s", "conversation": "conversation"}
-    unit = units[run["mode"]]
-    if run["level"] != 1:
-        unit = unit.replace("turn", "turns") if "/" in unit else f"{unit}s"
-    name = f"{run['level']:g} {unit}"
+    name = _load(str(run["mode"]), float(run["level"]))
     if run["knee"] is not None:
         name += ", the most that kept p95 within the limit"
     failed = f", {totals['failed']} failed" if totals["failed"] else ""
@@ -160,6 +164,11 @@ def _served_row(run: Mapping[str, Any]) -> list[str]:
         f"{totals['frames_per_s']:,.0f}",
         f"{totals['audio_s_per_s']:,.0f}",
     ]
+
+
+def _load(mode: str, level: float) -> str:
+    one, many = UNITS[mode]
+    return f"{level:g} {one if level == 1 else many}"
 
 
 def _strained(run: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.loadtest import measured
+from shoal.loadtest.drive.load import Mode
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -118,6 +119,26 @@ def test_of_a_search_only_the_answer_is_shown(tmp_path: Path) -> None:
     told = [line for line in lines if "turns/s" in line]
     assert len(told) == 1
     assert told[0].startswith("| 16 turns/s, the most that kept p95 within the limit | 31 |")
+
+
+@pytest.mark.parametrize(
+    ("mode", "one", "more"),
+    [
+        (Mode.CLOSED, "1 user", "2.5 users"),
+        (Mode.OPEN, "1 turn/s", "2.5 turns/s"),
+        (Mode.CONVERSATION, "1 conversation", "2.5 conversations"),
+        (Mode.REPLAY, "1 times the recorded speed", "2.5 times the recorded speed"),
+    ],
+)
+def test_a_level_is_counted_as_its_mode_counts(
+    mode: Mode, one: str, more: str, tmp_path: Path
+) -> None:
+    lines = shown(tmp_path, load(run(1, mode=mode.value), run(2.5, mode=mode.value)))
+    assert [line.split(" | ")[0] for line in lines[2:4]] == [f"| {one}", f"| {more}"]
+
+
+def test_every_mode_of_a_run_has_a_unit() -> None:
+    assert set(measured.UNITS) == {mode.value for mode in Mode}
 
 
 def test_turns_that_spoke_before_their_sentence_was_whole_are_told(tmp_path: Path) -> None:
