@@ -107,9 +107,9 @@ class Alike(nn.Module):
 
     def forward(self, recording: Tensor, copy: Tensor) -> Tensor:
         with torch.autocast(recording.device.type, enabled=False):
-            level = recording.float().square().mean(1, keepdim=True).sqrt()
-            louder = (10 ** (QUIETEST_DB / 20) / level.clamp(min=1e-5)).clamp(min=1.0)
             with torch.no_grad():
+                level = recording.float().square().mean(1, keepdim=True).sqrt()
+                louder = (10 ** (QUIETEST_DB / 20) / level.clamp(min=1e-5)).clamp(min=1.0)
                 wanted = self._judged(recording * louder)
             return (self._judged(copy * louder) * wanted).sum(-1).mean(1)
 

@@ -302,6 +302,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--config", type=Path, help="a folder with config.json of another shape")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--snapshot-minutes", type=float, default=0.0, help="exports in between")
+    parser.add_argument("--snapshot-at", type=float, help="and one at this point of the schedule")
     parser.add_argument("--plain", action="store_true", help="compile nothing")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -350,6 +351,7 @@ def main(argv: list[str]) -> int:
     flags.out.mkdir(parents=True, exist_ok=True)
     saved_s = kept_s = budget.spent_s
     number = 0
+    early = flags.snapshot_at if flags.snapshot_at and begin < flags.snapshot_at else None
 
     def keep() -> None:
         write_model(flags.out, config, training.averaged())
@@ -367,6 +369,10 @@ def main(argv: list[str]) -> int:
             if flags.snapshot_minutes and budget.spent_s - saved_s > 60 * flags.snapshot_minutes:
                 saved_s, number = budget.spent_s, number + 1
                 write_model(flags.out / f"snapshot_{number}", config, training.averaged())
+            if early is not None and budget.fraction >= early:
+                write_model(flags.out / "early", config, training.averaged())
+                trace.say(f"early export at step {training.steps}", {"at": budget.fraction})
+                early = None
         keep()
         if flags.carry is not None:
             save_state(flags.carry, STATE, training.state(budget.end, compact=True))

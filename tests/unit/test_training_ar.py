@@ -340,12 +340,19 @@ def test_the_commands_train_resume_and_export_a_voice(
     flags += ["--fast", "20", "--device", "cpu", "--carry", str(tmp_path / "carry")]
     for end, state in (("0.4", "one"), ("1.0", "two")):
         more = ["--state", str(tmp_path / state), "--minutes", "0.02", "--end", end]
+        more += ["--snapshot-at", "0.75"]
         assert main([*flags, *more]) == 0
     said = capsys.readouterr().out
     assert "went on from" in said and ", 0.400" in said and "held out at step" in said
     codec = tmp_path / "codec"
     write_shapes(codec)
     torch.save(halved(TrainedCodec(CODEC).state_dict()), codec / "codec.pth")
+    assert said.count("early export") == 1
+    early, last = (
+        load_weights(f, read_config(f)) for f in (tmp_path / "ar" / "early", tmp_path / "ar")
+    )
+    assert early.keys() == last.keys()
+    assert not all(torch.equal(early[key], last[key]) for key in early)
     parts = ["--model", str(tmp_path / "ar"), "--codec", str(codec)]
     assert export_main([*parts, "--out", str(tmp_path / "voice")]) == 0
     names = {path.name for path in (tmp_path / "voice").iterdir()}
