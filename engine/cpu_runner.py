@@ -189,7 +189,11 @@ class CpuRunner:
 
     # Prefill --------------------------------------------------------------------------------------
 
-    def prefill(self, chunk: PrefillChunk) -> None:
+    def prefill(self, *chunks: PrefillChunk) -> None:
+        for chunk in chunks:
+            self._prefill_chunk(chunk)
+
+    def _prefill_chunk(self, chunk: PrefillChunk) -> None:
         size = self._spec.page_tokens
         end = chunk.position + len(chunk.columns)
         if len(chunk.table) * size < end:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from shoal.kernels.attention import Workspace
+from shoal.kernels.pages import TILE_TOKENS
 
 from .codec import Codec, encode_codes
 from .cuda.buckets import PREFILL_SIZES, bucket_of, buckets_up_to
@@ -38,7 +39,8 @@ from .runner import (
 )
 
 PREFILL_ROWS = 256
-"""Columns that one prefill graph computes at most; a longer chunk takes several."""
+"""Columns that one prefill graph computes at most, of one context or of several; a longer chunk
+takes several. Beside one of 512 a step takes more than twice as long."""
 SHARING_ROWS = 16
 """Steps of fewer rows have no graph that attends to a shared prefix once: it would not pay."""
 PCM_BATCH_FRAMES = (1, 2, 4, 8)
@@ -101,6 +103,8 @@ class CudaRunner:
             end_token=weights.end_token,
             pcm_batch_frames=PCM_BATCH_FRAMES,
             page_bytes=each,
+            prefill_tiles=prefill_rows // TILE_TOKENS,
+            prefill_tile_columns=TILE_TOKENS,
         )
         pool = KvPool.empty(slow.layers, pages, *shape, device, kv_dtype)
         state = SlotState(slots, config.codebooks, max_pages, pages, device)
@@ -192,8 +196,8 @@ class CudaRunner:
         columns, ended, generations = self._staging.read(staged)
         return StepResult(step, plan.slots, generations, columns, ended)
 
-    def prefill(self, chunk: PrefillChunk) -> None:
-        self._prefill.run((chunk,))
+    def prefill(self, *chunks: PrefillChunk) -> None:
+        self._prefill.run(chunks)
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         return self._vocoder.run(batch)

@@ -2,7 +2,8 @@
 
 Owns the order of what waits for it. A long prompt is computed chunk by chunk, and between two
 chunks whatever became more urgent goes first: composing text, then the utterances that somebody
-waits for, then voices. Knows nothing of streams' states.
+waits for, then voices. Prompts that wait together are computed together, as many as the runner
+takes in one pass; none is waited for. Knows nothing of streams' states.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from .frontend import Frontend
@@ -50,6 +52,12 @@ class Composer:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    job: PrefillJob
+    chunks: deque[PrefillChunk]
+
+
 class Prefiller:
     """``run`` is the thread's body."""
 
@@ -65,8 +73,8 @@ class Prefiller:
         self._inbox = inbox
         self._report = report
         self._text: deque[ComposeJob] = deque()
-        self._urgent: deque[tuple[PrefillJob, deque[PrefillChunk]]] = deque()
-        self._rest: deque[tuple[PrefillJob, deque[PrefillChunk]]] = deque()
+        self._urgent: deque[_Waiting] = deque()
+        self._rest: deque[_Waiting] = deque()
 
     def run(self) -> None:
         """Until ``None`` comes."""
@@ -90,7 +98,7 @@ class Prefiller:
                 self._text.append(message)
             case PrefillJob():
                 line = self._urgent if message.urgent else self._rest
-                line.append((message, deque(message.chunks)))
+                line.append(_Waiting(message, deque(message.chunks)))
         return True
 
     def _composed(self, job: ComposeJob) -> Composed:
@@ -103,21 +111,51 @@ class Prefiller:
             return Composed(job.stream, job.text, (), error=True)
 
     def work(self) -> None:
-        """One piece of the most urgent work."""
+        """One piece of the most urgent work: a text, or a pass of prefill."""
         if self._text:
             self._report(self._composed(self._text.popleft()))
             return
         line = self._urgent or self._rest
         if not line:
             return
-        job, chunks = line[0]
-        error = False
+        together = self._together(line)
+        failed = self._prefill([waiting for waiting in together if waiting.chunks])
+        for waiting in together:
+            if waiting in failed or not waiting.chunks:
+                line.remove(waiting)
+                self._report(Prefilled(waiting.job.job, waiting in failed))
+
+    def _together(self, line: deque[_Waiting]) -> list[_Waiting]:
+        """The first of ``line``, and whose next chunk has room beside its own."""
+        spec = self._runner.spec
+        room, together = spec.prefill_tiles, list[_Waiting]()
+        for waiting in line:
+            columns = len(waiting.chunks[0].columns) if waiting.chunks else 0
+            tiles = -(-columns // spec.prefill_tile_columns)
+            # Whoever is passed over is the first some passes later.
+            if not together or tiles <= room:
+                together.append(waiting)
+                room -= tiles
+            if room <= 0:
+                break
+        return together
+
+    def _prefill(self, together: Sequence[_Waiting]) -> Sequence[_Waiting]:
+        """Compute the next chunk of each; returns those that failed."""
+        if not together:
+            return ()
+        chunks = [waiting.chunks.popleft() for waiting in together]
         try:
-            if chunks:
-                self._runner.prefill(chunks.popleft())
+            self._runner.prefill(*chunks)
+            return ()
         except Exception:
-            log.exception("prefill failed")
-            error = True
-        if error or not chunks:
-            line.popleft()
-            self._report(Prefilled(job.job, error))
+            if len(together) == 1:
+                log.exception("prefill failed")
+                return together
+            log.warning("prefill of %d together failed", len(together), exc_info=True)
+        # Whose fault it was is not known. What was written is written again, and the same.
+        failed: list[_Waiting] = []
+        for waiting, chunk in zip(together, chunks, strict=True):
+            waiting.chunks.appendleft(chunk)
+            failed.extend(self._prefill([waiting]))
+        return failed

@@ -47,6 +47,10 @@ class RunnerSpec:
     up to the last."""
     page_bytes: int = 0
     """What a page's keys and values take; 0 where nobody counts."""
+    prefill_tiles: int = 1
+    """What one call of ``prefill`` should be given at most, if of several contexts: each takes
+    whole tiles. 1: contexts gain nothing from one another."""
+    prefill_tile_columns: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +167,12 @@ class Runner(Protocol):
         """Wait for a launched step's results, oldest first. Decode thread."""
         ...
 
-    def prefill(self, chunk: PrefillChunk) -> None:
-        """Write KV. Prefill thread. On return, steps launched later see it (no host wait)."""
+    def prefill(self, *chunks: PrefillChunk) -> None:
+        """Write KV. Prefill thread. On return, steps launched later see it (no host wait).
+
+        Chunks of different contexts, none of which reads what another writes; or of one context, in
+        order. Each leaves the same bits in any company. After an error any of them may be written.
+        """
         ...
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:

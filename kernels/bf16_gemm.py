@@ -9,6 +9,8 @@ bucket. For prefill, where texts of several contexts share a pass.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -107,10 +109,14 @@ def bf16_gemm(
 
     ``out`` is fp32 partials [S, M, N], S = ``tile.splits``, to be added in the order of
     ``rounding.load_split_sum``; or, of one split, bf16 [1, M, N]. ``tile``: that of
-    ``wide_tile_for`` when not given. ValueError where these do not fit.
+    ``wide_tile_for`` when not given, its splits in one program where ``out`` has one. ValueError
+    where these do not fit.
     """
     (m, k), n = x.shape, weight.shape[0]
-    tile = wide_tile_for(n, k, m) if tile is None else tile
+    if tile is None:
+        tile = wide_tile_for(n, k, m)
+        if out.shape[0] == 1:
+            tile = replace(tile, splits=1, chunks=tile.splits * tile.chunks)
     if weight.shape[1] != k or k % 8:
         raise ValueError(f"rows have K = {k}, the weight {weight.shape[1]}; in eights")
     if tuple(out.shape) != (tile.splits, m, n):

@@ -80,7 +80,7 @@ class NullRunner:
             np.zeros(rows, np.bool_),
         )
 
-    def prefill(self, chunk: PrefillChunk) -> None:
+    def prefill(self, *chunks: PrefillChunk) -> None:
         """Nothing to do."""
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:

@@ -35,12 +35,17 @@ Mark = tuple[float, dict[str, float], list[float], list[float], int, int]
 
 
 def _serve(
-    port: int, slots: int, frames: int, switch_interval_s: float | None, questions: Connection
+    port: int,
+    slots: int,
+    frames: int,
+    prefill: tuple[int, float],
+    switch_interval_s: float | None,
+    questions: Connection,
 ) -> None:
     """The body of the server's process, which alone is to load the engine."""
     from .bench_gateway_server import run
 
-    sys.exit(run(port, slots, frames, switch_interval_s, questions))
+    sys.exit(run(port, slots, frames, prefill, switch_interval_s, questions))
 
 
 def measure(streams: int, flags: argparse.Namespace) -> dict[str, object]:
@@ -50,7 +55,14 @@ def measure(streams: int, flags: argparse.Namespace) -> dict[str, object]:
     port = free_port()
     server = spawn.Process(
         target=_serve,
-        args=(port, flags.slots, flags.frames, flags.switch_interval, theirs),
+        args=(
+            port,
+            flags.slots,
+            flags.frames,
+            (flags.prefill_tiles, flags.prefill_more),
+            flags.switch_interval,
+            theirs,
+        ),
         daemon=True,
     )
     server.start()
@@ -168,6 +180,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--format", default="pcm")
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--frames", type=int, default=110, help="of an utterance, about")
+    parser.add_argument(
+        "--prefill-tiles", type=int, default=8, help="of 32 columns in a pass; 1: one by one"
+    )
+    parser.add_argument(
+        "--prefill-more", type=float, default=0.0004, help="s a further sentence in a pass takes"
+    )
     parser.add_argument("--clients", type=int, default=2, help="processes of clients")
     parser.add_argument("--spread", type=float, default=5.0, help="s over which users begin")
     parser.add_argument("--warmup", type=float, default=2.0)

@@ -66,10 +66,19 @@ class _Probe:
 
 
 def run(
-    port: int, slots: int, frames: int, switch_interval_s: float | None, questions: Connection
+    port: int,
+    slots: int,
+    frames: int,
+    prefill: tuple[int, float],
+    switch_interval_s: float | None,
+    questions: Connection,
 ) -> int:
-    """Serve until killed; a probe answers at ``questions`` once it is ready."""
-    model = costless_model(slots, Device(frames=frames))
+    """Serve until killed; a probe answers at ``questions`` once it is ready.
+
+    ``prefill``: tiles in a pass, and seconds for each further sentence in one.
+    """
+    tiles, more_s = prefill
+    model = costless_model(slots, Device(frames=frames, prefill_tiles=tiles, prefill_more_s=more_s))
     engine = SpeechEngine(EngineConfig(slots=slots), model=model)
     config = ServerConfig(port=port, max_sockets=2 * slots, grace_s=60.0, log_level="warning")
     probe = _Probe(questions, engine)

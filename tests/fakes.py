@@ -110,6 +110,8 @@ class Log:
     steps: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     joins: list[Join] = field(default_factory=list[Join])
     prefilled: list[PrefillChunk] = field(default_factory=list[PrefillChunk])
+    passes: list[int] = field(default_factory=list[int])
+    """How many chunks each call of ``prefill`` brought."""
     vocoded: list[VocodeBatch] = field(default_factory=list[VocodeBatch])
 
 
@@ -242,32 +244,43 @@ class ScriptedRunner:
 
     # Pages ------------------------------------------------------------------------------------
 
-    def prefill(self, chunk: PrefillChunk) -> None:
+    def prefill(self, *chunks: PrefillChunk) -> None:
         with self._lock:
             if self.fail_prefill:
                 raise RuntimeError("scripted prefill failure")
-            self.log.prefilled.append(chunk)
-            count, size = len(chunk.columns), self._spec.page_tokens
-            end = chunk.position + count
-            _check(end <= self._spec.max_positions, f"prefill to {end}")
-            _check(len(chunk.table) * size >= end, f"{len(chunk.table)} pages for {end} positions")
-            if chunk.copy_page is not None:
-                source, target = chunk.copy_page
-                _check(source != target and target in chunk.table, f"copy {chunk.copy_page}")
-                _check(chunk.position // size == chunk.table.index(target), "copy to a later page")
-                self._cells[target], self._places[target] = (
-                    self._cells[source],
-                    self._places[source],
-                )
-            for position in range(chunk.position, end):
-                page = chunk.table[position // size]
-                self._page(page)
-                _check(page not in self.protected, f"prefill writes shared page {page}")
-                for launched in self._flying:
-                    for row, read in zip(launched.rows, launched.reads, strict=True):
-                        _check(row.ended or page not in read, f"page {page} is in a step in flight")
-                self._write(chunk.table, position, chunk.columns[position - chunk.position])
-            self.digest(chunk.table, end)
+            self.log.passes.append(len(chunks))
+            for chunk in chunks:
+                first = chunk.position // self._spec.page_tokens
+                written = {*chunk.table[first:], *(chunk.copy_page or ())[1:]}
+                for other in chunks:
+                    apart = other is chunk or written.isdisjoint(other.table)
+                    _check(apart, f"chunks of one pass share pages {written}")
+            for chunk in chunks:
+                self._prefill(chunk)
+
+    def _prefill(self, chunk: PrefillChunk) -> None:
+        self.log.prefilled.append(chunk)
+        count, size = len(chunk.columns), self._spec.page_tokens
+        end = chunk.position + count
+        _check(end <= self._spec.max_positions, f"prefill to {end}")
+        _check(len(chunk.table) * size >= end, f"{len(chunk.table)} pages for {end} positions")
+        if chunk.copy_page is not None:
+            source, target = chunk.copy_page
+            _check(source != target and target in chunk.table, f"copy {chunk.copy_page}")
+            _check(chunk.position // size == chunk.table.index(target), "copy to a later page")
+            self._cells[target], self._places[target] = (
+                self._cells[source],
+                self._places[source],
+            )
+        for position in range(chunk.position, end):
+            page = chunk.table[position // size]
+            self._page(page)
+            _check(page not in self.protected, f"prefill writes shared page {page}")
+            for launched in self._flying:
+                for row, read in zip(launched.rows, launched.reads, strict=True):
+                    _check(row.ended or page not in read, f"page {page} is in a step in flight")
+            self._write(chunk.table, position, chunk.columns[position - chunk.position])
+        self.digest(chunk.table, end)
 
     def digest(self, table: tuple[int, ...], length: int) -> int:
         """What positions ``0 .. length - 1`` hold, in one number; all of them must be written."""

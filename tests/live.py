@@ -73,9 +73,9 @@ class Recording:
             self.codes.setdefault(seed, []).append(tuple(column.tolist()))
         return result
 
-    def prefill(self, chunk: PrefillChunk) -> None:
-        self.prefills.append(chunk)
-        self._runner.prefill(chunk)
+    def prefill(self, *chunks: PrefillChunk) -> None:
+        self.prefills.extend(chunks)
+        self._runner.prefill(*chunks)
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         return self._runner.vocode(batch)

@@ -1,5 +1,9 @@
 """Prefill on the device: chunks of columns through the slow stack, their KV into pages.
 
+What a chunk leaves there is the same to the bit alone and beside others, in whatever order and
+bucket, and however its context was cut into chunks: products add in an order that belongs to the
+weight, attention in blocks of pages from the context's first on, and all else is done row by row.
+
 ``PrefillPass`` owns the kernels of a pass and the staging of what they read; everything that
 differs from chunk to chunk lies on the device, so that one recorded pass of a bucket's rows serves
 whatever chunks fit, of one context or of several. ``Prefill`` owns the stream of lowest priority
@@ -95,7 +99,7 @@ class PrefillPass:
             most, config.heads, config.head_dim, dtype=torch.bfloat16, device=device
         )
         self._stacks: dict[int, StackRun] = {
-            rows: make_stack(stack, rows, device) for rows in self.buckets
+            rows: make_stack(stack, rows, device, fixed=True) for rows in self.buckets
         }
 
     def send(self, chunks: Sequence[PrefillChunk]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from shoal.kernels.bf16_gemm import bf16_gemm, wide_tile_for
 from shoal.kernels.gemm import gemm_partials, gemm_rows
 from shoal.kernels.mxfp8 import Mx, gemm_mx, quantise_mx, swiglu_mx
 from shoal.kernels.norm import NormedRows, add_norm, whole_norm
@@ -30,21 +31,35 @@ Attend = Callable[[int, Layer, Tensor, NormedRows | None, "Tensor | Fp8Rows"], N
 class Bf16Stack:
     """Plain products. ``residual`` bf16 [rows, dim] goes in, ``normed`` [rows, dim] comes out."""
 
-    def __init__(self, weights: StackWeights, rows: int, device: torch.device) -> None:
+    def __init__(
+        self, weights: StackWeights, rows: int, device: torch.device, fixed: bool = False
+    ) -> None:
+        """``fixed``: a row has the same bits in any company and any bucket, which no BLAS promises.
+        There are no logits then."""
         config = weights.config
+        first = weights.layers[0]
+        self._fixed = fixed
 
         def buffer(width: int) -> Tensor:
             return torch.zeros(rows, width, dtype=torch.bfloat16, device=device)
 
+        def product(weight: Product) -> Tensor:
+            n, k = wide(weight).shape
+            splits = wide_tile_for(n, k, rows).splits if fixed else 1
+            kind = torch.float32 if splits > 1 else torch.bfloat16
+            return torch.zeros(splits, rows, n, dtype=kind, device=device)
+
         self._weights = weights
         self.residual = buffer(config.dim)
         self.normed = buffer(config.dim)
-        self._qkv = buffer(config.qkv_dim)
+        self._qkv = product(first.qkv)
         self._attended = buffer(config.heads * config.head_dim)
-        self._delta = buffer(config.dim)
-        self._hidden = buffer(2 * config.ffn_dim)
+        self._out = product(first.out)
+        # Its consumer takes rows: one split, whatever the number of chunks.
+        self._hidden = buffer(2 * config.ffn_dim).unsqueeze(0)
         self._gated = buffer(config.ffn_dim)
-        self._logits = buffer(wide(weights.head).shape[0]).unsqueeze(0)
+        self._down = product(first.down)
+        self._logits = None if fixed else product(weights.head)
 
     def run(self, attend: Attend, *, begun: bool = False) -> None:
         """The whole stack. ``begun`` is the FP8 stack's."""
@@ -52,25 +67,31 @@ class Bf16Stack:
         norms = [*(layer.attention_norm for layer in weights.layers), weights.norm]
         whole_norm(residual, norms[0], normed, weights.eps)
         for index, layer in enumerate(weights.layers):
-            _multiply(normed, layer.qkv, self._qkv)
-            attend(index, layer, self._qkv.unsqueeze(0), None, self._attended)
-            _multiply(self._attended, layer.out, self._delta)
-            delta = self._delta.unsqueeze(0)
-            whole_norm(residual, layer.ffn_norm, normed, weights.eps, delta)
-            _multiply(normed, layer.gate_up, self._hidden)
-            swiglu(self._hidden, self._gated)
-            _multiply(self._gated, layer.down, self._delta)
-            whole_norm(residual, norms[index + 1], normed, weights.eps, delta)
+            self._multiply(normed, layer.qkv, self._qkv)
+            attend(index, layer, self._qkv, None, self._attended)
+            self._multiply(self._attended, layer.out, self._out)
+            whole_norm(residual, layer.ffn_norm, normed, weights.eps, self._out)
+            self._multiply(normed, layer.gate_up, self._hidden)
+            swiglu(self._hidden[0], self._gated)
+            self._multiply(self._gated, layer.down, self._down)
+            whole_norm(residual, norms[index + 1], normed, weights.eps, self._down)
 
     def logits(self, normed: Tensor) -> Tensor:
         """[1, R, candidates] bf16 of ``normed`` [R, dim], R at most the stack's rows."""
+        assert self._logits is not None, "a stack of fixed sums draws nothing"
         out = self._logits[:, : normed.shape[0]]
-        _multiply(normed, self._weights.head, out[0])
+        self._multiply(normed, self._weights.head, out)
         return out
 
     def embedded(self, _table: Tensor) -> FastInput | None:
         """A bf16 stack begins with its own norm."""
         return None
+
+    def _multiply(self, x: Tensor, weight: Product, out: Tensor) -> None:
+        if self._fixed:
+            bf16_gemm(x, wide(weight), out)
+        else:
+            torch.mm(x, wide(weight).t(), out=out[0])
 
 
 class Fp8Stack:
@@ -233,14 +254,20 @@ StackRun = Bf16Stack | Fp8Stack | MxStack
 
 
 def make_stack(
-    weights: StackWeights, rows: int, device: torch.device, pdl: bool = False
+    weights: StackWeights,
+    rows: int,
+    device: torch.device,
+    pdl: bool = False,
+    *,
+    fixed: bool = False,
 ) -> StackRun:
-    """The stack that goes with the weights' dtype. ``pdl`` is the FP8 stack's."""
+    """The stack that goes with the weights' dtype. ``pdl`` is the FP8 stack's; ``fixed`` the bf16
+    one's: of the others a row has the same bits in any company anyway."""
     if isinstance(weights.head, Fp8Weight):
         return Fp8Stack(weights, rows, device, pdl)
     if isinstance(weights.head, Mx):
         return MxStack(weights, rows, device)
-    return Bf16Stack(weights, rows, device)
+    return Bf16Stack(weights, rows, device, fixed)
 
 
 def wide(weight: Product) -> Tensor:
@@ -262,7 +289,3 @@ def blocks_of_32(weight: Product) -> Mx:
     if not isinstance(weight, Mx):
         raise TypeError("this stack multiplies in MXFP8")
     return weight
-
-
-def _multiply(x: Tensor, weight: Product, out: Tensor) -> None:
-    torch.mm(x, wide(weight).t(), out=out)

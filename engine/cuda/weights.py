@@ -88,7 +88,9 @@ def device_weights(
     say = progress or (lambda _line: None)
 
     def take(key: str) -> Tensor:
-        return weights[key].to(device=device, dtype=torch.bfloat16).contiguous()
+        taken = weights[key].to(device=device, dtype=torch.bfloat16).contiguous()
+        # What lies in a file's memory may begin anywhere; the copy engine reads from whole lines.
+        return taken.clone() if taken.data_ptr() % 16 else taken
 
     def product(name: str, weight: Tensor) -> Product:
         return weight if dtype == "bf16" else narrowed(name, weight, dtype, cache)

@@ -66,6 +66,12 @@ def test_rows_are_the_sum_rounded_once() -> None:
     out = torch.full((1, 9, 128), float("nan"), dtype=torch.bfloat16, device=DEVICE)
     bf16_gemm(x, w, out)
     assert torch.equal(out[0], multiplied(x, w, Tile(64, 64, tokens_long=True)).bfloat16())
+    # A weight that is cut along K, whose rows one program adds.
+    x, w = operands(3, 64, 2048)
+    assert chunks_of_wide(64, 2048) == 4
+    out = torch.full((1, 3, 64), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    bf16_gemm(x, w, out)
+    assert torch.equal(out[0], multiplied(x, w, Tile(16, 64, 4)).bfloat16())
 
 
 @pytest.mark.parametrize(("n", "k"), S2_PRO.values())

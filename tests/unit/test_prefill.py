@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from queue import SimpleQueue
 
 import pytest
@@ -11,7 +12,7 @@ from shoal.engine.frontend import make_frontend
 from shoal.engine.jobs import Composed, ComposeJob, Prefilled, PrefillJob, ToDecode, ToPrefill
 from shoal.engine.prefill import Composer, Prefiller
 from shoal.engine.runner import PrefillChunk
-from tests.fakes import ScriptedRunner
+from tests.fakes import ScriptedRunner, spec
 from tests.rig import columns_of
 from tests.turns import BUILDER
 
@@ -120,7 +121,8 @@ def test_text_goes_before_utterances_and_utterances_before_voices_between_chunks
     class Arriving(ScriptedRunner):
         """While the first chunk of the voice is computed, more urgent work comes."""
 
-        def prefill(self, chunk: PrefillChunk) -> None:
+        def prefill(self, *chunks: PrefillChunk) -> None:
+            (chunk,) = chunks
             runner.prefill(chunk)
             order.append(f"chunk {chunk.position} of page {chunk.table[0]}")
             while late:
@@ -171,6 +173,91 @@ def test_a_job_without_chunks_is_done_at_once() -> None:
 
     Prefiller(ScriptedRunner(), composer(), inbox, report).run()
     assert reports == [Prefilled(9)]
+
+
+class Wide(ScriptedRunner):
+    """Takes four tiles of 8 columns in a pass, and notes who was in each. While the passes go on,
+    what is ``late`` comes, an entry after each. ``bad`` pages cannot be written."""
+
+    def __init__(self, inbox: SimpleQueue[ToPrefill | None]) -> None:
+        super().__init__(replace(spec(), prefill_tiles=4, prefill_tile_columns=8))
+        self.inbox = inbox
+        self.passes: list[list[tuple[int, int]]] = []
+        self.late: list[list[ToPrefill]] = []
+        self.bad: set[int] = set()
+
+    def prefill(self, *chunks: PrefillChunk) -> None:
+        self.passes.append([(chunk.table[0], chunk.position) for chunk in chunks])
+        for message in self.late.pop(0) if self.late else ():
+            self.inbox.put(message)
+        if any(chunk.table[-1] in self.bad for chunk in chunks):
+            raise RuntimeError("scripted")
+        super().prefill(*chunks)
+
+
+def passes_of(
+    *messages: ToPrefill, late: list[list[ToPrefill]] | None = None, bad: set[int] | None = None
+) -> tuple[Wide, list[ToDecode]]:
+    """What becomes of ``messages`` that wait together."""
+    inbox: SimpleQueue[ToPrefill | None] = SimpleQueue()
+    runner, reports = Wide(inbox), list[ToDecode]()
+    runner.late, runner.bad = late or [], bad or set()
+    coming = [*messages, *(message for batch in runner.late for message in batch)]
+    jobs = [message for message in coming if isinstance(message, PrefillJob)]
+    for message in messages:
+        inbox.put(message)
+
+    def report(message: ToDecode) -> None:
+        reports.append(message)
+        if sum(isinstance(m, Prefilled) for m in reports) == len(jobs):
+            inbox.put(None)
+
+    Prefiller(runner, composer(), inbox, report).run()
+    return runner, reports
+
+
+def sentence(job: int, count: int = 8, *, urgent: bool = True) -> PrefillJob:
+    """``count`` columns in pages from 4 ``job`` on."""
+    pages = tuple(range(4 * job, 4 * job + -(-count // 8)))
+    return PrefillJob(job, (PrefillChunk(columns_of("x" * count), 0, pages),), urgent=urgent)
+
+
+def test_utterances_that_wait_share_a_pass_as_far_as_there_is_room() -> None:
+    runner, reports = passes_of(*(sentence(job) for job in range(1, 7)))
+    assert runner.passes == [[(4, 0), (8, 0), (12, 0), (16, 0)], [(20, 0), (24, 0)]]
+    assert reports == [Prefilled(job) for job in range(1, 7)]
+
+
+def test_whole_tiles_are_counted_and_who_does_not_fit_is_passed_over_once() -> None:
+    """9 columns are two tiles; a job of four has the next pass to itself, being the first."""
+    runner, _ = passes_of(sentence(1, 9), sentence(2, 25), sentence(3, 9), sentence(4, 1))
+    assert runner.passes == [[(4, 0), (12, 0)], [(8, 0)], [(16, 0)]]
+
+
+def test_nobody_is_waited_for_and_a_voice_never_rides_with_those_that_are_waited_for() -> None:
+    late: list[list[ToPrefill]] = [[sentence(2)], [sentence(3), ComposeJob(ME, "Hello.")]]
+    voice = PrefillJob(7, (chunk(0, 20), chunk(8, 20), chunk(16, 20)), urgent=False)
+    runner, reports = passes_of(voice, sentence(1), late=late)
+    assert runner.passes == [[(4, 0)], [(8, 0)], [(12, 0)], [(20, 0)], [(20, 8)], [(20, 16)]]
+    kinds = [type(message) for message in reports]
+    assert kinds == [Prefilled, Prefilled, Composed, Prefilled, Prefilled]
+
+
+def test_a_prompt_s_chunks_are_computed_one_after_the_other_beside_others() -> None:
+    long = PrefillJob(5, (chunk(0, 20), chunk(8, 20)), urgent=True)
+    runner, reports = passes_of(long, sentence(1), sentence(2))
+    assert runner.passes == [[(20, 0), (4, 0), (8, 0)], [(20, 8)]]
+    assert reports == [Prefilled(1), Prefilled(2), Prefilled(5)]
+
+
+def test_of_a_pass_that_fails_only_those_fail_who_cannot_be_computed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runner, reports = passes_of(sentence(1), sentence(2), sentence(3), bad={8})
+    assert runner.passes == [[(4, 0), (8, 0), (12, 0)], [(4, 0)], [(8, 0)], [(12, 0)]]
+    assert reports == [Prefilled(1), Prefilled(2, error=True), Prefilled(3)]
+    assert [chunk.table for chunk in runner.log.prefilled] == [(4,), (12,)]
+    assert "prefill of 3 together failed" in caplog.text
 
 
 class Unsayable(Composer):
