@@ -18,7 +18,7 @@ from shoal.realtime.batch_folder import Folder
 
 from .autoscale import Rules
 from .backfill import Manners, Shape
-from .cluster import ClusterError
+from .cluster import LIVE, ClusterError
 from .crew import Counts, Crew
 from .settings import SettingsError, replica_settings
 from .watch import Interactive, Watch
@@ -62,13 +62,13 @@ def work_off(
         rules = scaling_rules(deployment)
     except (SettingsError, TypeError) as error:
         raise ClusterError(str(error)) from error
-    options = dict(deployment.get("ray_actor_options", {}))
-    replica = shape_of(options)
+    replica = deployment.get("ray_actor_options", {})
+    worker = worker_options(replica)
     streams = backlog.streams or settings.safe_turns or settings.slots or STREAMS
-    crew = Crew(settings, {**options, "memory": 1}, streams)
+    crew = Crew(settings, {**worker, MARK: 1}, streams)
     manners = Manners(
-        worker={**replica, MARK: 1.0},
-        replica=replica,
+        worker={**shape_of(worker), MARK: 1.0},
+        replica=shape_of(replica),
         most=backlog.workers,
         calm_s=backlog.calm_s,
     )
@@ -89,6 +89,12 @@ def work_off(
         finally:
             watch.stop()
     return tally, crew.counts
+
+
+def worker_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Ray's for a worker: a replica's, but on any node."""
+    elsewhere = {name: much for name, much in options.get("resources", {}).items() if name != LIVE}
+    return {**options, "resources": elsewhere}
 
 
 def shape_of(options: Mapping[str, Any]) -> Shape:

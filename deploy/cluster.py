@@ -27,6 +27,9 @@ KILL_S: Final = 5.0
 POLL_S: Final = 0.2
 SERVE_NAMESPACE: Final = "serve"
 OBJECT_STORE_BYTES: Final = 100 << 20
+LIVE: Final = "live"
+"""A resource of the nodes that stay. A config may let replicas be placed there alone; batch workers
+need none of it."""
 
 
 class ClusterError(Exception):
@@ -98,6 +101,7 @@ def start(place: Place, cpus: int) -> None:
             *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
             f"--port={place.ray_port}",
             f"--num-cpus={cpus}",
+            f"--resources={json.dumps({LIVE: 1})}",
             f"--temp-dir={place.folder / 'ray'}",
             f"--object-store-memory={OBJECT_STORE_BYTES}",
             "--include-dashboard=false",

@@ -18,9 +18,12 @@ from ray.exceptions import RayError
 
 from shoal.realtime.tokens import LedgerAway, SpentTokens, Ticket
 
+from .cluster import LIVE
+
 NAME: Final = "shoal-tokens"
 NAMESPACE: Final = "serve"
 CLAIM_S: Final = 2.0
+SHARE: Final = 0.001
 
 
 class Spent:
@@ -39,7 +42,10 @@ class RayLedger:
     """See the module. There is one actor in a cluster, whoever of the replicas starts it."""
 
     def __init__(self) -> None:
-        actor = cast("Any", ray).remote(Spent)
+        untyped = cast("Any", ray)
+        actor = untyped.remote(Spent)
+        # Where nodes come and go, it is kept on one that stays: a new actor takes no older token.
+        stays = {LIVE: SHARE} if LIVE in untyped.cluster_resources() else {}
         self._actor = actor.options(
             name=NAME,
             namespace=NAMESPACE,
@@ -47,6 +53,7 @@ class RayLedger:
             get_if_exists=True,
             max_restarts=-1,
             num_cpus=0,
+            resources=stays,
         ).remote()
 
     async def claim(self, ticket: Ticket) -> bool:

@@ -74,6 +74,16 @@ def test_nobody_goes_where_that_would_help_nobody() -> None:
     assert orders.evict == ()
 
 
+def test_a_replica_that_may_only_go_to_nodes_that_stay_moves_nobody_elsewhere() -> None:
+    stays = Node("b", {"CPU": 0.0, "GPU": 0.0, "live": 0.999})
+    manners = replace(MANNERS, replica={**ONE, "live": 0.001})
+    sight = replace(FULL, nodes=[node("a", 0.0), stays])
+    assert plan(replace(sight, waiting=[manners.replica]), Past(), manners)[0].evict == ("far",)
+    assert plan(replace(sight, coming=2), Past(), manners)[0].evict == ("far",)
+    free = replace(CALM, nodes=[node("a", 1.0), replace(stays, free={**stays.free, **ONE})])
+    assert plan(free, Past(), manners)[0].hire == 2, "workers go to both"
+
+
 def test_one_that_needs_two_places_gets_them_on_one_node() -> None:
     orders, _ = plan(replace(FULL, waiting=[{"GPU": 2.0}]), Past(), MANNERS)
     assert set(orders.evict) == {"old", "young"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from shoal.deploy.autoscale import Rules
+from shoal.deploy.cluster import LIVE
 from shoal.deploy.haproxy import VOICE_MAP, haproxy_environment
 from shoal.deploy.settings import replica_settings
 from shoal.engine.api import EngineStats
@@ -136,6 +138,40 @@ def test_every_priority_class_that_is_named_is_there_and_live_turns_win() -> Non
     live, backfill = classes["shoal-live"], classes["shoal-backfill"]
     assert live["value"] > 0 > backfill["value"]
     assert backfill["preemptionPolicy"] == "Never"
+
+
+def test_replicas_are_placed_only_on_nodes_that_stay() -> None:
+    """A preemptible node has the GPU and the CPUs of any other, and lacks one thing."""
+    asked = serve_config("cluster.yaml")["applications"][0]["deployments"][0]["ray_actor_options"]
+    assert 0 < asked["resources"][LIVE] <= 1 / 16, "a node of many GPUs has one for all of them"
+    there: dict[str, list[str]] = {}
+    for group in groups()[1:]:
+        given = group["rayStartParams"].get("resources", '"{}"')
+        stays = json.loads(json.loads(given)).get(LIVE, 0) >= 1
+        priority = group["template"]["spec"]["priorityClassName"]
+        assert stays == (priority == "shoal-live"), group["groupName"]
+        there.setdefault(priority, []).append(group["groupName"])
+    assert set(there) == {"shoal-live", "shoal-backfill"}
+
+
+def test_nothing_holds_batch_workers_to_the_nodes_that_stay() -> None:
+    pytest.importorskip("ray")
+    from shoal.deploy.backlog import shape_of, worker_options
+
+    asked = serve_config("cluster.yaml")["applications"][0]["deployments"][0]["ray_actor_options"]
+    assert LIVE in shape_of(asked)
+    assert shape_of(worker_options(asked)) == {"CPU": 4.0, "GPU": 1.0}
+    other = {"num_gpus": 1, "resources": {LIVE: 0.1, "h200": 0.5}}
+    assert worker_options(other) == {"num_gpus": 1, "resources": {"h200": 0.5}}
+    assert shape_of(worker_options({"num_cpus": 0.3})) == {"CPU": 0.3}
+
+
+def test_every_node_of_a_slurm_job_may_hold_replicas() -> None:
+    script = (DEPLOY / "slurm" / "shoal.sbatch").read_text().replace("\\\n", " ")
+    assert f"STAYS='{json.dumps({LIVE: 1})}'" in script
+    starts = [line for line in script.splitlines() if '/ray" start' in line]
+    assert len(starts) == 2
+    assert all('--resources="$STAYS"' in line for line in starts)
 
 
 def test_prometheus_has_every_metric_that_keda_asks_for() -> None:
