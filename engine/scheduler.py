@@ -329,11 +329,20 @@ class Scheduler:
             times.append(stream.held_until_s)
             if self._reads(stream):
                 times.append(stream.feed.deadline())
+                times.append(self._near_s(stream, now))
             if stream.waiting_since_s is not None and not (stream.started or stream.backfill):
                 if not self._voicing.writing(stream):
                     times.append(stream.waiting_since_s + self._limits.wait_s)
         due = [when for when in times if when is not None]
         return max(now, min(due)) if due else None
+
+    def _near_s(self, stream: Stream, now: float) -> float | None:
+        """When the listener is so near that text which waits for a better cut waits no more."""
+        if stream.backfill or stream.phase is not Phase.IDLE or stream.feed.empty:
+            return None
+        lead = stream.lead_s(now, self._batch.frame_s)
+        spare = 0.0 if lead is None else lead - self._limits.speaking_lead_s
+        return now + spare if spare > 0.0 else None
 
     # Ends -------------------------------------------------------------------------------------
 

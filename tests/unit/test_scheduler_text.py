@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from shoal.engine.api import Open, Segmentation, StreamId
 from shoal.engine.jobs import CodecBegin, Composed, ComposeJob
-from tests.rig import Rig, turn_of
+from tests.rig import WIDE, Heard, Rig, turn_of
 
 
 class Asked(Rig):
@@ -52,3 +55,23 @@ def test_a_composition_for_a_stream_that_is_gone_is_dropped() -> None:
     rig.turns(3)
     assert rig.idle_pages() == before
     assert len(rig.heard[stream].ends) == 1
+
+
+def test_a_short_sentence_waits_for_more_only_while_the_listener_has_enough() -> None:
+    rig = Asked()
+    stream = StreamId(1)
+    rig.heard[stream] = Heard()
+    rig.send(Open(stream, segmentation=Segmentation(min_chars=50)))
+    rig.say(stream, "say 30! ", end=False)
+    rig.until(lambda: len(rig.heard[stream].codes) == 30)
+    rig.turns(2)
+    rig.say(stream, "I can. ", end=False)
+    rig.turn()
+    assert [text for text, _ in rig.composed] == ["say 30!"]
+    lead_s = rig.heard[stream].playout.lead_s(rig.clock())
+    wake_s = rig.scheduler.next_wake_s(rig.clock())
+    assert wake_s == pytest.approx(rig.clock() + lead_s - WIDE.speaking_lead_s)
+    assert wake_s is not None
+    rig.clock.now = wake_s
+    rig.turn()
+    assert [text for text, _ in rig.composed] == ["say 30!", "I can."]
