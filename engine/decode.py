@@ -74,8 +74,9 @@ class DecodeLoop:
         self._busy = False
         """A step was in flight when the last one was collected."""
         self._ended = False
-        self._unplanned = False
-        """Something was taken in since the last plan, so it is no guide to how long to sleep."""
+        self._unplanned = True
+        """Something was taken in since the last plan, so it is no guide to how long to sleep. To
+        begin with, the default voice is to be prefilled before anybody asks."""
         self._stats_due_s = 0.0
         self.stats = EngineStats()
 
@@ -162,10 +163,11 @@ class DecodeLoop:
             self._to_prefill.put(job)
         for job in out.voice:
             self._to_voice(job)
-        for message in out.codec:
-            self._to_codec.put(message)
+        # Before the codec's thread can deliver what follows them.
         if out.events:
             self._deliver(tuple(out.events))
+        for message in out.codec:
+            self._to_codec.put(message)
         out.prefill.clear()
         out.voice.clear()
         out.codec.clear()

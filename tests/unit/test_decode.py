@@ -7,7 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from shoal.engine.api import EndText, Event, Failed, Fault, Open, Opened, PushText, StreamId, Voice
+from shoal.engine.api import (
+    EndText,
+    Event,
+    Failed,
+    Fault,
+    Flush,
+    Open,
+    Opened,
+    PushText,
+    StreamId,
+    Voice,
+)
 from shoal.engine.config import Limits
 from shoal.engine.decode import STEPS_IN_FLIGHT, DecodeLoop, Inbound
 from shoal.engine.defaults import VoiceDefaults
@@ -15,6 +26,7 @@ from shoal.engine.jobs import (
     CodecEnd,
     CodecFinish,
     CodecFrames,
+    CodecMark,
     CodecMessage,
     Composed,
     ComposeJob,
@@ -290,3 +302,41 @@ def test_the_loop_wakes_for_a_deadline_of_the_text_alone() -> None:
     desk.inbox.put(None)
     thread.join(5.0)
     assert job.text.startswith("Half a sentence")
+
+
+def test_the_default_voice_is_prefilled_before_anybody_asks() -> None:
+    desk = Desk()
+    thread = threading.Thread(target=desk.loop.run, daemon=True)
+    thread.start()
+    job = desk.to_prefill.get(timeout=5.0)
+    assert isinstance(job, PrefillJob)
+    desk.inbox.put(None)
+    thread.join(5.0)
+    assert not thread.is_alive()
+
+
+class Codec(SimpleQueue[CodecMessage | None]):
+    """Notes how many events had been delivered when something was put in."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+        self.delivered: list[int] = []
+
+    def put(
+        self, item: CodecMessage | None, block: bool = True, timeout: float | None = None
+    ) -> None:
+        self.delivered.append(len(self._events))
+        super().put(item, block, timeout)
+
+
+def test_a_stream_is_opened_before_the_codec_can_say_anything_of_it() -> None:
+    desk = Desk()
+    codec = desk.loop._to_codec = Codec(desk.events)  # pyright: ignore[reportPrivateUsage]
+    for _ in range(3):
+        desk.turn()
+    desk.inbox.put(Open(A))
+    desk.inbox.put(Flush(A))
+    desk.inbox.put(EndText(A))
+    desk.turn()
+    assert [codec.get_nowait(), codec.get_nowait()] == [CodecMark(A, 0), CodecFinish(A)]
+    assert isinstance(desk.events[0], Opened) and codec.delivered == [1, 1]
