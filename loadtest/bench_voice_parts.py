@@ -20,9 +20,10 @@ import torch
 from shoal.engine.codec import Codec, decode_codes, encode_codes, load_codec
 from shoal.engine.prompt import PromptReference
 from shoal.engine.training import evaluate
-from shoal.engine.training.likeness import SpeakerEncoder
+from shoal.engine.training.likeness import SpeakerEncoder, without_pauses
 from shoal.engine.training.speech import read_speech
 from shoal.engine.training.texts import read_texts
+from shoal.engine.training.timbre import Matrix, cepstra, nearness
 
 from .asr_wer import Heard, Recogniser, at_asr_rate, compare, word_error_rate
 from .bench_turn import machine
@@ -113,8 +114,15 @@ class Bench:
         """Of who speaks in all of them."""
         if self._encoder is None:
             self._encoder = SpeakerEncoder()
+        return self._encoder(self._joined(sounds))
+
+    def cepstra(self, sounds: Sequence[Samples]) -> Matrix:
+        return cepstra(without_pauses(self._joined(sounds)))
+
+    def _joined(self, sounds: Sequence[Samples]) -> Samples:
+        """At the rate at which both opinions on voices are formed."""
         pcm = b"".join(at_asr_rate(sound, self.rate) for sound in sounds)
-        return self._encoder((np.frombuffer(pcm, "<i2") / 32768).astype(np.float32))
+        return (np.frombuffer(pcm, "<i2") / 32768).astype(np.float32)
 
     def voices(self) -> dict[str, list[Sound]]:
         """What each voice of the recital says; or one recording of each voice."""
@@ -192,6 +200,8 @@ def clones(bench: Bench) -> list[Row]:
     """The sentences like each voice; sentences that its recording says are left out."""
     own: dict[str, Samples] = {}
     made: dict[str, Samples] = {}
+    own_cepstra: dict[str, Matrix] = {}
+    made_cepstra: dict[str, Matrix] = {}
     rates: dict[str, float] = {}
     speaker = bench.speaker()
     for name, sounds in bench.voices().items():
@@ -208,6 +218,8 @@ def clones(bench: Bench) -> list[Row]:
         rates[name] = 100 * bench.listen(f"like {name}", texts, spoken)
         own[name] = bench.direction([sound.samples for sound in sounds])
         made[name] = bench.direction(spoken)
+        own_cepstra[name] = bench.cepstra([sound.samples for sound in sounds])
+        made_cepstra[name] = bench.cepstra(spoken)
     names = list(own)
     same = {name: float(made[name] @ own[name]) for name in names}
     others = {
@@ -245,6 +257,7 @@ def clones(bench: Bench) -> list[Row]:
             note=f"{between}; most alike: {max(others, key=others.__getitem__)} "
             f"{max(others.values()):.2f}",
         ),
+        _second("clone", own_cepstra, made_cepstra),
     ]
 
 
@@ -255,6 +268,8 @@ def codec(bench: Bench) -> list[Row]:
     rates: dict[str, float] = {}
     originals: dict[str, float] = {}
     alike: dict[str, float] = {}
+    plain_cepstra: dict[str, Matrix] = {}
+    coded_cepstra: dict[str, Matrix] = {}
     for name, sounds in bench.voices().items():
         chosen = sounds[: bench.size.codec_sentences]
         texts = [sound.text for sound in chosen]
@@ -267,6 +282,7 @@ def codec(bench: Bench) -> list[Row]:
         originals[name] = 100 * bench.listen(f"original {name}", texts, plain)
         rates[name] = 100 * bench.listen(f"codec {name}", texts, coded)
         alike[name] = float(bench.direction(plain) @ bench.direction(coded))
+        plain_cepstra[name], coded_cepstra[name] = bench.cepstra(plain), bench.cepstra(coded)
     note = f"{_each(rates, '.1f')}; originals {_each(originals, '.1f')}"
     return [
         Row(
@@ -283,7 +299,16 @@ def codec(bench: Bench) -> list[Row]:
             "",
             note=_each(alike, ".2f"),
         ),
+        _second("through the codec", plain_cepstra, coded_cepstra),
     ]
+
+
+def _second(what: str, own: dict[str, Matrix], made: dict[str, Matrix]) -> Row:
+    """An opinion on voices that no training can have been towards."""
+    found = nearness(own, made)
+    note = f"below 1: closest to its own voice; {_each(found, '.2f')}"
+    name = f"cepstra {what}, distance to its own over that to the nearest other, worst"
+    return Row(name, max(found.values()), "", note=note)
 
 
 def many(bench: Bench) -> list[Row]:
