@@ -33,9 +33,10 @@ STEPS_IN_FLIGHT = 2
 """One step runs while the results of the one before it are read."""
 
 STEP_SHARE = 0.75
-"""Of the time that the last step took (and of as much a row, where the next has fewer), how long
-the next is surely not over. One that ends earlier is noticed late, which costs nothing while
-another is queued behind it."""
+"""Of the time that the quicker of the last two steps took (and of as much a row, where the next has
+fewer), how long the next is surely not over. One that ends earlier is noticed late, which costs
+nothing while another is queued behind it; the device must not run out of those, so the time of a
+step that was over before it was waited for counts for nothing, and neither does one slow step."""
 LEAST_REST_S = 0.0005
 STATS_S = 0.05
 """How old what others read of a busy engine may be."""
@@ -68,9 +69,9 @@ class DecodeLoop:
         self._in_flight: deque[tuple[StepPlan, float]] = deque()
         self._last_step_s = 0.0
         self._collected_s = 0.0
-        self._period_s = 0.0
-        """Between the last two steps' ends; 0: the device had rested. And the same a row."""
-        self._row_s = 0.0
+        self._periods: deque[tuple[float, float]] = deque([(0.0, 0.0)] * 2, 2)
+        """From the end of the step before to that of the last two steps, and the same a row; 0: the
+        device had rested, or nobody knows."""
         self._busy = False
         """A step was in flight when the last one was collected."""
         self._ended = False
@@ -98,13 +99,17 @@ class DecodeLoop:
         if self._in_flight and (plan is None or len(self._in_flight) == STEPS_IN_FLIGHT):
             step, launched_s = self._in_flight.popleft()
             rows = len(step.slots)
-            self._listen(self._collected_s + STEP_SHARE * min(self._row_s * rows, self._period_s))
+            (older_s, older_row_s), (last_s, last_row_s) = self._periods
+            surely_s = min(older_s, last_s, rows * min(older_row_s, last_row_s))
+            self._listen(self._collected_s + STEP_SHARE * surely_s)
+            asked_s = self._clock()
             result = self._runner.collect(step.step)
             now = self._clock()
             self._last_step_s = now - launched_s
             # Without another step in flight the device rests, and this one did not begin then.
-            self._period_s = now - self._collected_s if self._busy else 0.0
-            self._row_s = self._period_s / rows
+            known = self._busy and now - asked_s >= LEAST_REST_S
+            period_s = now - self._collected_s if known else 0.0
+            self._periods.append((period_s, period_s / rows))
             self._collected_s, self._busy = now, bool(self._in_flight)
             self._scheduler.result(result)
             self._unplanned = True

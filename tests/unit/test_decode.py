@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+
+import pytest
 
 from shoal.engine.api import (
     EndText,
@@ -79,10 +81,11 @@ class Desk:
         clock: ManualClock | None = None,
         runner: Ordered | None = None,
         to_prefill: SimpleQueue[ToPrefill | None] | None = None,
+        inbox: Inbox | None = None,
     ) -> None:
         self.runner = runner or Ordered()
         self.clock = clock or ManualClock()
-        self.inbox = Inbox()
+        self.inbox = inbox or Inbox()
         self.to_prefill = to_prefill or SimpleQueue[ToPrefill | None]()
         self.to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
         self.voices: list[VoiceJob] = []
@@ -227,6 +230,60 @@ def test_an_utterance_prefilled_during_the_last_step_of_the_one_before_begins() 
     desk.inbox.put(None)
     thread.join(5.0)
     assert not thread.is_alive()
+
+
+class Waited(Inbox):
+    """Nothing comes, and time passes with waiting for it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Inbound | None:
+        if self.empty() and timeout is not None:
+            self._clock.tick(timeout)
+            raise Empty
+        return super().get(block, timeout)
+
+
+class Timed(Ordered):
+    """A device that takes one step after another, each as long as ``takes_s`` says."""
+
+    def __init__(self, clock: ManualClock, takes_s: Callable[[int], float]) -> None:
+        super().__init__()
+        self.free_s = 0.0
+        self._clock = clock
+        self._takes_s = takes_s
+        self._ends_s: list[float] = []
+
+    def launch(self, plan: StepPlan) -> None:
+        super().launch(plan)
+        self.free_s = max(self.free_s, self._clock()) + self._takes_s(plan.step)
+        self._ends_s.append(self.free_s)
+
+    def collect(self, step: int) -> StepResult:
+        self._clock.now = max(self._clock(), self._ends_s[step])
+        return super().collect(step)
+
+
+@pytest.mark.parametrize("slow", [(), (20,), (20, 21), (20, 22, 24)])
+def test_a_slow_step_does_not_make_those_behind_it_slow(slow: tuple[int, ...]) -> None:
+    clock = ManualClock()
+    desk = Desk(
+        clock, Timed(clock, lambda step: 0.3 if step in slow else 0.01), None, Waited(clock)
+    )
+    desk.speak(A, "say 60")
+    begun_s = 0.0
+    for _ in range(60):
+        desk.prefill()
+        desk.take_in()
+        begun_s = begun_s or clock()
+        desk.loop.turn()
+    steps = len(desk.runner.log.steps)
+    assert steps > 50
+    must_s = 0.01 * (steps - len(slow)) + 0.3 * len(slow)
+    late_s = clock() - begun_s - must_s
+    assert late_s < (0.25 if len(slow) == 2 else 0.02)
 
 
 def test_the_end_may_come_during_a_step() -> None:
