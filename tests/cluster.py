@@ -19,14 +19,18 @@ RETRY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a client knows of a turn. ``status``: of a refusal before the upgrade, else 101."""
+    """What a client knows of a turn. ``status``: of a refusal before the upgrade, else 101.
+
+    ``leads``: for each chunk but the first, when it came, in seconds since the turn began, and how
+    much there still was to play.
+    """
 
     replica: str
     audio_bytes: int
     reason: str
     status: int = 101
     seconds: float = 0.0
-    least_lead_s: float = 0.0
+    leads: tuple[tuple[float, float], ...] = ()
 
 
 def live_url(http: str, voice: str = "") -> str:
@@ -46,7 +50,8 @@ async def turn(url: str, text: str, voice: str = "") -> Told:
         return Told("", 0, "lost", 0, time.monotonic() - started_s)
     assert socket.response is not None
     replica = socket.response.headers.get("x-shoal-replica", "")
-    audio_bytes, reason, first_s, least_s = 0, "lost", 0.0, float("inf")
+    audio_bytes, reason, first_s = 0, "lost", 0.0
+    leads: list[tuple[float, float]] = []
     request = {"text": "", **PCM, **({"reference_id": voice} if voice else {})}
     async with socket:
         try:
@@ -62,8 +67,8 @@ async def turn(url: str, text: str, voice: str = "") -> Told:
                 if message["event"] == "audio":
                     now_s = time.monotonic()
                     if first_s:
-                        played_s = now_s - first_s
-                        least_s = min(least_s, audio_bytes / 48_000 - played_s)
+                        lead_s = audio_bytes / 48_000 - (now_s - first_s)
+                        leads.append((now_s - started_s, lead_s))
                     else:
                         first_s = now_s
                     audio_bytes += len(message["audio"])
@@ -72,7 +77,7 @@ async def turn(url: str, text: str, voice: str = "") -> Told:
                     break
         except ConnectionClosed:
             pass
-    return Told(replica, audio_bytes, reason, 101, time.monotonic() - started_s, least_s)
+    return Told(replica, audio_bytes, reason, 101, time.monotonic() - started_s, tuple(leads))
 
 
 async def turn_with_retries(url: str, text: str, voice: str = "") -> tuple[Told, int]:

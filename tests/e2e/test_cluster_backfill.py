@@ -24,7 +24,7 @@ pytest.importorskip("ray")
 
 from shoal.deploy import cluster
 from shoal.deploy.haproxy import haproxy_environment
-from tests.e2e.test_cluster_serving import Fleet, callers
+from tests.fleet import Fleet, callers
 
 pytestmark = [
     pytest.mark.timeout(240),

@@ -17,7 +17,7 @@ from tests.cluster import live_url, turn
 pytest.importorskip("ray")
 
 from shoal.deploy import cluster
-from tests.e2e.test_cluster_serving import SENTENCE, Fleet
+from tests.fleet import SENTENCE, Fleet
 
 pytestmark = [
     pytest.mark.timeout(180),

@@ -1,0 +1,163 @@
+"""A cluster of fakes on this machine, and clients that keep it busy."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import urllib.error
+import urllib.request
+import wave
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.deploy import cluster
+from shoal.deploy.haproxy import Ports
+from shoal.engine.api import Reference
+from shoal.engine.voices import VoiceStore
+from tests.cluster import Told, live_url, turn_with_retries
+
+SLOTS = 8
+SPEED = 2.0
+VOICES = 12
+SENTENCE = "This sentence takes the fake about two seconds to speak."
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def recording() -> bytes:
+    """A second of a tone, as a WAV file."""
+    samples = (8000 * np.sin(np.arange(16_000) * 0.1)).astype("<i2")
+    file = BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16_000)
+        out.writeframes(samples.tobytes())
+    return file.getvalue()
+
+
+class Fleet:
+    """A cluster of fakes; ``args`` are those of its replicas."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = cluster.Place(folder, free_port(), Ports(free_port(), free_port(), 31_000))
+        self.port = free_port()
+        self.http = f"http://127.0.0.1:{self.port}"
+        self.args: dict[str, Any] = {
+            "engine": "fake",
+            "slots": SLOTS,
+            "fake_speed": SPEED,
+            "voices": str(folder / "voices"),
+            "drain_s": 30.0,
+            "leave_s": 2.0,
+        }
+        store = VoiceStore(folder / "voices")
+        for voice in (*(f"v{number}" for number in range(VOICES)), "alice"):
+            store.add(voice, [Reference(recording(), "a tone")])
+
+    def config(self, scaling: dict[str, Any]) -> dict[str, Any]:
+        deployment = {
+            "name": "Replica",
+            **scaling,
+            "max_ongoing_requests": 1024,
+            "max_surge_percent": 34,
+            "graceful_shutdown_timeout_s": 40,
+            "graceful_shutdown_wait_loop_s": 0.5,
+            "health_check_period_s": 1,
+            "ray_actor_options": {"num_cpus": 0.2},
+        }
+        return {
+            "proxy_location": "EveryNode",
+            "http_options": {"host": "127.0.0.1", "port": self.port},
+            "applications": [
+                {
+                    "name": "shoal",
+                    "route_prefix": "/",
+                    "import_path": "shoal.deploy.replica:app",
+                    "args": self.args,
+                    "deployments": [deployment],
+                }
+            ],
+        }
+
+    def deploy(self, replicas: int = 3) -> None:
+        cluster.deploy(self.place, self.config({"num_replicas": replicas}))
+        cluster.wait_until_running(self.place, "shoal", 60)
+        self.wait_for(replicas)
+
+    def scale_by_traffic(self, most: int, **rules: float) -> None:
+        scaling = self.scaling(most, **rules)
+        cluster.deploy(self.place, self.config({"autoscaling_config": scaling}))
+
+    def scaling(self, most: int, **rules: float) -> dict[str, Any]:
+        return {
+            "min_replicas": 1,
+            "max_replicas": most,
+            "initial_replicas": 1,
+            "metrics_interval_s": 0.5,
+            "look_back_period_s": 1,
+            "upscale_delay_s": 0,
+            "downscale_delay_s": 0,
+            "policy": {
+                "policy_function": "shoal.deploy.scaling:TrafficPolicy",
+                "policy_kwargs": {"most": most, **rules},
+            },
+        }
+
+    def wait_for(self, replicas: int, limit_s: float = 20) -> None:
+        """Until HAProxy sends turns to so many."""
+        until_s = time.monotonic() + limit_s
+        while len(self.servers("UP")) != replicas:
+            assert time.monotonic() < until_s, self.servers("")
+            time.sleep(0.1)
+
+    def servers(self, state: str) -> list[str]:
+        """Replicas that HAProxy has in that state."""
+        url = f"http://127.0.0.1:{self.place.ports.stats}/stats;csv"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                rows = [line.split(",") for line in answer.read().decode().splitlines()]
+        except (urllib.error.URLError, ConnectionError):
+            return []
+        return [
+            row[1].rpartition("-")[2]
+            for row in rows
+            if len(row) > 17 and row[1].startswith("SERVE_REPLICA") and row[17].startswith(state)
+        ]
+
+    def replica_processes(self) -> list[int]:
+        found: list[int] = []
+        for process in cluster.members(self.place):
+            name = Path(f"/proc/{process}/cmdline").read_bytes()
+            if name.startswith(b"ray::ServeReplica"):
+                found.append(process)
+        return found
+
+
+@asynccontextmanager
+async def callers(fleet: Fleet, number: int) -> AsyncIterator[list[tuple[Told, int]]]:
+    """So many clients, each making one turn after the other; the list fills as turns end."""
+    ended: list[tuple[Told, int]] = []
+    stop = asyncio.Event()
+
+    async def call(caller: int) -> None:
+        voice = f"v{caller % VOICES}"
+        while not stop.is_set():
+            ended.append(await turn_with_retries(live_url(fleet.http, voice), SENTENCE, voice))
+
+    tasks = [asyncio.create_task(call(caller)) for caller in range(number)]
+    try:
+        yield ended
+    finally:
+        stop.set()
+        await asyncio.gather(*tasks)
