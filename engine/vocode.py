@@ -335,8 +335,10 @@ class Vocoder:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _broken(self, stream: StreamId) -> Event:
+        items = self._listeners[stream].items
+        if not isinstance(items[-1], CodecFinish):  # else the decode thread has let go of it
+            self._failed.add(stream)
         self._forget(stream)
-        self._failed.add(stream)
         self._cancel(stream)
         return Failed(stream, Fault.ENGINE, "the codec failed")
 

@@ -273,6 +273,17 @@ def test_a_failure_of_the_codec_ends_the_streams_of_that_call_and_no_other() -> 
     assert not desk.vocoder._failed  # pyright: ignore[reportPrivateUsage]
 
 
+def test_a_codec_that_fails_on_the_last_frames_of_a_stream_leaves_nothing_behind() -> None:
+    desk, codes = Desk(), codes_of(3)
+    desk.take(CodecBegin(A, 0, "x"))
+    desk.runner.fail_vocode = True
+    feed(desk, A, codes, work=False)
+    desk.take(CodecEnd(A), CodecFinish(A))
+    desk.work()
+    assert desk.events == [Failed(A, Fault.ENGINE, "the codec failed")]
+    assert not desk.vocoder._failed  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_stream_that_fails_while_it_speaks_still_ends() -> None:
     desk, codes = Desk(), codes_of(3)
     failure = Failed(A, Fault.CLIENT, "too much text")
