@@ -17,8 +17,9 @@ import ray
 from ray.exceptions import RayError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .cluster import SERVE_NAMESPACE
+
 NAME: Final = "shoal-board"
-NAMESPACE: Final = "serve"
 TELL_S: Final = 0.1
 """As often as this, when it changed."""
 REPEAT_S: Final = 1.0
@@ -51,7 +52,7 @@ def put_up() -> Any:
     :raises ValueError: there is one.
     """
     board = cast("Any", ray).remote(BoardState)
-    return board.options(name=NAME, namespace=NAMESPACE, num_cpus=0).remote()
+    return board.options(name=NAME, namespace=SERVE_NAMESPACE, num_cpus=0).remote()
 
 
 class Reporting:
@@ -95,6 +96,6 @@ class Reporting:
 
 def _find() -> Any:
     try:
-        return cast("Any", ray).get_actor(NAME, namespace=NAMESPACE)
+        return cast("Any", ray).get_actor(NAME, namespace=SERVE_NAMESPACE)
     except (ValueError, RayError):
         return None

@@ -18,10 +18,9 @@ from ray.exceptions import RayError
 
 from shoal.realtime.tokens import LedgerAway, SpentTokens, Ticket
 
-from .cluster import LIVE
+from .cluster import LIVE, SERVE_NAMESPACE
 
 NAME: Final = "shoal-tokens"
-NAMESPACE: Final = "serve"
 CLAIM_S: Final = 2.0
 SHARE: Final = 0.001
 
@@ -48,7 +47,7 @@ class RayLedger:
         stays = {LIVE: SHARE} if LIVE in untyped.cluster_resources() else {}
         self._actor = actor.options(
             name=NAME,
-            namespace=NAMESPACE,
+            namespace=SERVE_NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
             max_restarts=-1,

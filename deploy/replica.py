@@ -31,6 +31,7 @@ from .engines import make_engine
 from .ledger import RayLedger
 from .settings import ReplicaSettings, replica_settings
 from .signals import Signals
+from .targets import Targets, asked_of_serve
 from .voice_source import voice_store
 
 HEALTH_PATH: Final = "/-/healthz"
@@ -72,6 +73,7 @@ class Replica:
         self._logs = LogThread(sys.stderr, config.log_level, config.log_json)
         engine = make_engine(settings, store)
         app = create_app(engine, config, store)
+        app.router.routes.append(Targets(asked_of_serve).route)
         gateway = app.state.gateway
         if config.api_keys:
             gateway.ledger = RayLedger()

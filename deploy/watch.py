@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from .autoscale import Rules
 from .backfill import Manners, Node, Past, Shape, Sight, coming, plan
 from .board import put_up
+from .cluster import read_status
 from .crew import Crew
 
 LOOK_S: Final = 0.1
@@ -125,15 +126,8 @@ class Watch:
         """Those that Serve has or has asked for."""
         from ray import serve
 
-        app = serve.status().applications.get(self._interactive.app)
-        if app is None:
-            return 0
-        return sum(
-            int(number)
-            for deployment in app.deployments.values()
-            for state, number in deployment.replica_states.items()
-            if str(getattr(state, "value", state)) not in GONE
-        )
+        replicas = read_status(serve.status(), self._interactive.app).replicas
+        return sum(number for state, number in replicas.items() if state not in GONE)
 
 
 class _ClusterState:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
+import re
 import signal
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -100,11 +103,14 @@ async def test_overload_is_refused_at_once_and_live_turns_do_not_notice(fleet: F
     alternate and the best of each counts, since others use these cores as they like."""
     url = live_url(fleet.http)
 
-    async def heard(refusals: int) -> tuple[float, float, list[Told]]:
+    async def heard(full: bool) -> tuple[float, float, list[Told]]:
         """Of the turns' medians: the mean lead and the longest silence; then what was refused."""
         live = [asyncio.create_task(turn(url, SENTENCE)) for _ in range(3 * SLOTS)]
         await asyncio.sleep(REFUSED_S[0])
-        refused = [await turn(url, "No room.") for _ in range(refusals)]
+        refused: list[Told] = []
+        until_s = time.monotonic() + REFUSED_S[1] - REFUSED_S[0]
+        while full and time.monotonic() < until_s:
+            refused.append(await turn(url, "No room."))
         ended = await asyncio.gather(*live)
         assert {told.reason for told in ended} == {"stop"}
         leads: list[float] = []
@@ -119,8 +125,8 @@ async def test_overload_is_refused_at_once_and_live_turns_do_not_notice(fleet: F
     full: list[tuple[float, float]] = []
     refused: list[Told] = []
     for _ in range(ROUNDS):
-        quiet.append((await heard(0))[:2])
-        *figures, no = await heard(40)
+        quiet.append((await heard(full=False))[:2])
+        *figures, no = await heard(full=True)
         full.append((figures[0], figures[1]))
         refused += no
     assert {told.status for told in refused} == {503}
@@ -129,13 +135,32 @@ async def test_overload_is_refused_at_once_and_live_turns_do_not_notice(fleet: F
     leads = [max(lead_s for lead_s, _ in rounds) for rounds in (quiet, full)]
     silences = [min(silence_s for _, silence_s in rounds) for rounds in (quiet, full)]
     logger.info(
-        f"refused in {p50_s * 1e3:.1f} ms, 95 % in {p95_s * 1e3:.1f} ms; quiet and full: mean lead "
-        f"{leads[0] * 1e3:.0f} and {leads[1] * 1e3:.0f} ms, longest silence "
+        f"{len(refused)} refused in {p50_s * 1e3:.1f} ms, 95 % in {p95_s * 1e3:.1f} ms; "
+        f"quiet and full: mean lead {leads[0] * 1e3:.0f} and {leads[1] * 1e3:.0f} ms, silence "
         f"{silences[0] * 1e3:.0f} and {silences[1] * 1e3:.0f} ms; rounds {quiet} {full}"
     )
     assert p95_s < 0.05
     assert leads[1] > leads[0] - 0.025
     assert silences[1] < silences[0] + 0.025
+
+
+async def test_prometheus_is_told_of_every_replica(fleet: Fleet) -> None:
+    def page(url: str) -> str:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.read().decode()
+
+    def turns_ended() -> tuple[int, float]:
+        """Of how many replicas, and turns that any of them spoke to the end."""
+        (group,) = json.loads(page(fleet.http + "/metrics/targets"))
+        ports = [target.rpartition(":")[2] for target in group["targets"]]  # they listen locally
+        pages = [page(f"http://127.0.0.1:{port}/metrics") for port in ports]
+        counts = [re.findall(r'^shoal_turns_ended_total{end="stop"} (.*)$', p, re.M) for p in pages]
+        return len(pages), sum(float(count) for found in counts for count in found)
+
+    replicas, before = await asyncio.to_thread(turns_ended)
+    await asyncio.gather(*(turn(live_url(fleet.http), "Hello.") for _ in range(6)))
+    assert replicas == 3
+    assert await asyncio.to_thread(turns_ended) == (3, before + 6)
 
 
 async def test_a_killed_replica_takes_only_its_own_streams_along(fleet: Fleet) -> None:

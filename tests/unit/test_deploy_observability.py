@@ -18,6 +18,7 @@ from shoal.realtime.metrics import TTFA_PARTS, Metrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yaml"
+SCRAPE = DEPLOY / "prometheus" / "scrape.yaml"
 DASHBOARD = DEPLOY / "grafana" / "shoal.json"
 NAME = re.compile(r"\b(?<![:$])shoal_[a-z0-9_]+\b(?!:)")
 RECORDED = re.compile(r"\bshoal:[a-z0-9_:]+\b")
@@ -135,3 +136,21 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
 def test_prometheus_takes_the_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(RULES)], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
+def test_prometheus_takes_the_scrape_config_with_the_rules_beside_it() -> None:
+    told = subprocess.run(["promtool", "check", "config", str(SCRAPE)], capture_output=True)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert str(RULES).encode() in told.stdout
+
+
+def test_prometheus_asks_a_cluster_for_its_replicas() -> None:
+    pytest.importorskip("ray")
+    from shoal.deploy.targets import PATH
+
+    (job,) = yaml.safe_load(SCRAPE.read_text())["scrape_configs"]
+    (discovery,) = job["http_sd_configs"]
+    service = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text())
+    (name,) = [one["metadata"]["name"] for one in service if one["kind"] == "RayService"]
+    assert discovery["url"] == f"http://{name}-serve-svc:8000{PATH}"
