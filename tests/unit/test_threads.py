@@ -25,6 +25,7 @@ from shoal.engine.api import (
     EndText,
     Event,
     Failed,
+    Fault,
     Finished,
     Flush,
     Flushed,
@@ -41,6 +42,7 @@ from shoal.engine.api import (
     StreamId,
     Voice,
 )
+from shoal.engine.config import Limits
 from shoal.engine.decode import DecodeLoop, Inbound
 from shoal.engine.defaults import VoiceDefaults
 from shoal.engine.jobs import (
@@ -67,7 +69,8 @@ HASTE = 20.0
 LIMIT_S = 30.0
 FAR_S = 30.0
 SLACK_S = 1.1e-3  # the codec thread wakes a millisecond late, so as not to wake twice
-LIMITS = replace(WIDE, wait_s=1e6, streams=1000, waiting=1000, batch_streams=1000)
+PATIENT = replace(WIDE, wait_s=1e6, streams=1000, waiting=1000, batch_streams=1000)
+HASTY = replace(PATIENT, wait_s=2.0, waiting=3)
 WORDS = ("say 3", "four words of text", "blank", "a|b 7|c", "say 30", "nothing 0", "one 1")
 
 
@@ -119,8 +122,10 @@ class Sounds(SimpleQueue[CodecMessage | None]):
 class Uneven(ScriptedRunner):
     """Everything takes a moment, now and then a long one."""
 
-    def __init__(self, sizes: RunnerSpec, seed: int) -> None:
+    def __init__(self, sizes: RunnerSpec, seed: int, breaks: float) -> None:
+        """``breaks``: of the calls that may fail without the end of all, how many do."""
         super().__init__(sizes)
+        self._breaks = breaks
         self._chance = {
             name: random.Random(f"{name} {seed}") for name in ("step", "prefill", "codec")
         }
@@ -130,6 +135,8 @@ class Uneven(ScriptedRunner):
         most_s = chance.choice((0.0, 0.0, 0.001, 0.002, 0.01))
         if most_s:
             time.sleep(chance.random() * most_s)
+        if what != "step" and chance.random() < self._breaks:
+            raise RuntimeError("broken, as asked")
 
     def collect(self, step: int) -> StepResult:
         self._rest("step")
@@ -171,12 +178,12 @@ class Heard:
 class Threads:
     """See the module."""
 
-    def __init__(self, seed: int, sizes: RunnerSpec) -> None:
-        self.runner = Uneven(sizes, seed)
+    def __init__(self, seed: int, sizes: RunnerSpec, limits: Limits, breaks: float) -> None:
+        self.runner = Uneven(sizes, seed, breaks)
         self.clock, self.codec_clock = Clock(), Clock()
         self.scheduler = Scheduler(
             sizes,
-            LIMITS,
+            limits,
             VoiceDefaults(GREEDY, None, 1 << 20, columns_of("system"), columns_of("\n")),
             lambda: 1,
         )
@@ -356,10 +363,12 @@ def _one(threads: Threads, stream: StreamId, chance: random.Random) -> None:
         threads.submit(Resume(stream))
 
 
-def _check(stream: StreamId, heard: Heard, sound: bytes) -> None:
+def _check(stream: StreamId, heard: Heard, sound: bytes, faults: set[Fault]) -> None:
     """Everything came once and in order, and nothing was left out."""
     events = heard.events
-    if heard.cancelled:
+    failed = isinstance(events[-1], Failed) and events[-1].fault in faults if events else False
+    if heard.cancelled or failed:
+        assert sum(isinstance(event, Finished | Failed) for event in events) <= 1
         got = b"".join(e.samples for e in events if isinstance(e, Pcm))
         assert sound.startswith(got)
         return
@@ -385,11 +394,26 @@ def _check(stream: StreamId, heard: Heard, sound: bytes) -> None:
     assert sum(1 for e in events if isinstance(e, Opened | Finished | Failed)) == 2
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_stream_ends_whole_and_no_thread_oversleeps(seed: int) -> None:
+    _storm(seed, PATIENT, 0.0, set())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_is_refused_leaves_nothing_behind(seed: int) -> None:
+    _storm(seed, HASTY, 0.0, {Fault.BUSY})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_breaks_ends_its_streams_and_leaves_nothing_behind(seed: int) -> None:
+    _storm(seed, PATIENT, 0.02, {Fault.ENGINE})
+
+
+def _storm(seed: int, limits: Limits, breaks: float, faults: set[Fault]) -> None:
+    """``faults``: those with which streams may end."""
     chance = random.Random(seed)
     sizes = spec(slots=chance.choice((1, 2, 4)), pages=chance.choice((48, 160)), max_positions=256)
-    threads = Threads(seed, sizes)
+    threads = Threads(seed, sizes, limits, breaks)
     clients: list[threading.Thread] = []
     for number in range(1, 41):
         stream = StreamId(number)
@@ -410,5 +434,8 @@ def test_every_stream_ends_whole_and_no_thread_oversleeps(seed: int) -> None:
     assert not threads.vocoder._listeners  # pyright: ignore[reportPrivateUsage]
     assert min(threads.probes.values()) > 10
     sound = threads.stretches()
+    ends = [heard.events[-1] for heard in threads.heard.values() if heard.events]
+    failed = {end.fault for end in ends if isinstance(end, Failed)}
+    assert failed == faults
     for stream, heard in threads.heard.items():
-        _check(stream, heard, sound.get(stream, b""))
+        _check(stream, heard, sound.get(stream, b""), faults)
