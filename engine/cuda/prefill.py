@@ -71,9 +71,12 @@ class PrefillPass:
         buckets: Sequence[int],
         max_pages: int,
         device: torch.device,
+        *,
+        fixed: bool = True,
     ) -> None:
         """``stack``: the slow stack, in the dtype that prefill is to multiply in. ``buckets``:
-        ascending, the last a multiple of TILE_TOKENS (ValueError)."""
+        ascending, the last a multiple of TILE_TOKENS (ValueError). Not ``fixed``: bf16 products are
+        cuBLAS's, and a context's bits depend on the bucket; to measure what that is worth."""
         self.buckets = tuple(buckets)
         if self.buckets[-1] % TILE_TOKENS:
             raise ValueError(f"{self.buckets[-1]} rows are no whole tiles of {TILE_TOKENS}")
@@ -99,7 +102,7 @@ class PrefillPass:
             most, config.heads, config.head_dim, dtype=torch.bfloat16, device=device
         )
         self._stacks: dict[int, StackRun] = {
-            rows: make_stack(stack, rows, device, fixed=True) for rows in self.buckets
+            rows: make_stack(stack, rows, device, fixed=fixed) for rows in self.buckets
         }
 
     def send(self, chunks: Sequence[PrefillChunk]) -> int:
