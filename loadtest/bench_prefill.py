@@ -109,20 +109,6 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
                 }
                 rows.append(row)
                 say(f"  {row}")
-        for count in (2, 4, 8):
-            sentences = [
-                PrefillChunk(columns(48, at), 512, table[: 8 + at] + table[-1:])
-                for at in range(count)
-            ]
-            row = {
-                "dtype": name,
-                "columns": 48,
-                "context": 512,
-                "together": count,
-                "graph_ms": ms(timed(partial(recorded.run, sentences))),
-            }
-            rows.append(row)
-            say(f"  {row}")
         voice = PrefillChunk(columns(VOICE, 1), 0, table)
         for size in (128, 256, 512, 1024):
             whole, _, _ = make_prefill(weights, stack, pool, pages, size)
