@@ -39,7 +39,7 @@ from tests.rig import WIDE, frames_in
 from tests.threads import Heard, Threads
 
 PATIENT = replace(WIDE, wait_s=1e6, streams=1000, waiting=1000, batch_streams=1000)
-HASTY = replace(PATIENT, wait_s=2.0, waiting=3)
+HASTY = replace(PATIENT, wait_s=2.0, waiting=1)
 WORDS = ("say 3", "four words of text", "blank", "a|b 7|c", "say 30", "nothing 0", "one 1")
 
 
