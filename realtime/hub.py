@@ -123,8 +123,15 @@ class Hub:
                     del self._later_of[event.stream]
             receiver = self._receivers.get(event.stream)
             if receiver is not None:
-                receiver(event)
+                try:
+                    receiver(event)
+                except Exception:  # a receiver's bug: it is no reason for others to wait
+                    self._go_on_soon()
+                    raise
                 if self._clock() >= until_s:
-                    self._scheduled = True
-                    self._loop.call_soon(self._hand_out)
+                    self._go_on_soon()
                     return
+
+    def _go_on_soon(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._hand_out)

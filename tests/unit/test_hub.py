@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from shoal.engine.api import Cancel, Event, Finished, Opened, Pcm, StreamId, Timing
+from shoal.engine.api import Cancel, Event, Finished, Flushed, Opened, Pcm, StreamId, Timing
 from shoal.engine.fake import FakeEngine
 from shoal.realtime.hub import SLICE_S, Hub
 from tests.fakes import ManualClock
@@ -137,9 +138,42 @@ def test_a_receiver_that_raises_holds_nobody_else_up_for_ever() -> None:
     hub.deliver([pcm(S, 0), pcm(T, 0)])
     with pytest.raises(RuntimeError):
         loop.run()
+    loop.run()
+    assert got == [pcm(T, 0)]
     hub.deliver([pcm(T, 1)])
     loop.run()
     assert got == [pcm(T, 0), pcm(T, 1)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_stream_gets_all_of_its_own_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+    loop, clock, got = CountingLoop(), ManualClock(), list[Event]()
+    hub = Hub(RecordingEngine(), loop, lambda _: None, clock)  # type: ignore[arg-type]
+    left: dict[StreamId, list[Event]] = {}
+    for number in range(1, 9):
+        stream = StreamId(number)
+        first = Pcm(stream, 0, b"", Timing(0.0, 0.0, 0.0, 0.0))
+        later: list[Event] = [
+            chance.choice((pcm(stream, seq), Flushed(stream, seq, 0))) for seq in range(1, 20)
+        ]
+        left[stream] = [Opened(stream, 0.0, True), first, *later, Finished(stream, 0, 0, 0)]
+        hub.register(stream, slowly(clock, got))
+    wanted = {stream: list(events) for stream, events in left.items()}
+    while any(left.values()):
+        batch: list[Event] = []
+        for _ in range(chance.randrange(1, 12)):
+            able = [stream for stream, events in left.items() if events]
+            if able:
+                batch.append(left[chance.choice(able)].pop(0))
+        hub.deliver(batch)
+        for _ in range(chance.randrange(0, 4)):
+            if loop.scheduled:
+                loop.scheduled.pop(0)()  # type: ignore[operator]
+    loop.run()
+    for stream, events in wanted.items():
+        assert [event for event in got if event.stream == stream] == events
+    assert len(got) == sum(map(len, wanted.values()))
 
 
 def test_ids_are_never_used_twice() -> None:
