@@ -28,7 +28,8 @@ STATE = "codec"
 KEPT_S = 120.0
 """Between two saved states, so that a run that is stopped loses no more."""
 ALIKE = 1.0
-"""Weight of the voices: PLACEHOLDER"""
+"""Weight of the voices: at the committed codec their gradient is then 15 to 30 % as long as that of
+the mel distance."""
 TIMED_EVERY = 400
 """Steps between two that are taken apart by what they spend their time on."""
 

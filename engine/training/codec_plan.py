@@ -26,6 +26,8 @@ class Plan:
     alike: float = 0.0
     """Of the distance of the voices, 1 - cosine; needs a speaker encoder."""
     alike_from: float = 0.0
+    read_from: float = 0.0
+    """Before this the reader of the first book learns, and the codec does not mind it."""
     listen_from: float = 0.04
     critics_from: float = 0.3
     critics_lead: float = 0.0
@@ -51,6 +53,7 @@ def warm(plan: Plan) -> Plan:
         plan,
         lr=0.5 * plan.lr,
         warmup=2 * plan.warmup,
+        read_from=0.03,
         listen_from=0.05,
         critics_from=0.03,
         critics_lead=0.06,

@@ -156,7 +156,8 @@ class CodecTraining:
             self.codec.restart(quantized)
 
         mel = self.mel(output[:, 0], audio[:, 0])
-        read = self._read(quantized.semantic)
+        minded = fraction >= plan.read_from
+        read = self._read(quantized.semantic if minded else quantized.semantic.detach())
         phoneme = F.cross_entropy(read, labels)
         loss = plan.mel * mel + plan.phoneme * phoneme + quantized.distance
         found = {"mel": mel, "phoneme": phoneme, "books": quantized.distance}
@@ -180,8 +181,8 @@ class CodecTraining:
             found["alike"] = cosine_of_voices
             self.laps("alike")
         if fraction >= plan.critics_from:
-            minded = plan.critics_from + plan.critics_lead
-            share = ramp(fraction, minded, minded + plan.critics_ramp)
+            begin = plan.critics_from + plan.critics_lead
+            share = ramp(fraction, begin, begin + plan.critics_ramp)
             wanted = self._teach_critics(audio, output, found)
             if share > 0:
                 loss = loss + share * self._contested(output, wanted, found)
