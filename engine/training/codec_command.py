@@ -62,6 +62,7 @@ def main(argv: list[str]) -> int:
         "--alike", type=Path, help="weights of the speaker encoder, as like --save-encoder leaves"
     )
     parser.add_argument("--alike-weight", type=float, default=ALIKE)
+    parser.add_argument("--alike-every", type=int, default=1, help="steps, where it costs much")
     parser.add_argument("--config", type=Path, help="codec_config.json; else the built-in voice's")
     parser.add_argument("--plain", action="store_true", help="compile nothing")
     parser.add_argument(
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> int:
     alike = None
     if flags.alike is not None:
         alike = Alike(config.sample_rate, flags.alike)
-        plan = replace(plan, alike=flags.alike_weight)
+        plan = replace(plan, alike=flags.alike_weight, alike_every=flags.alike_every)
     if flags.init is not None:
         plan = warm(plan)
     training = CodecTraining(config, plan, device, alike)

@@ -26,6 +26,8 @@ class Plan:
     alike: float = 0.0
     """Of the distance of the voices, 1 - cosine; needs a speaker encoder."""
     alike_from: float = 0.0
+    alike_every: int = 1
+    """Steps; in between the voices are not compared, and weigh as much more when they are."""
     read_from: float = 0.0
     """Before this the reader of the first book learns, and the codec does not mind it."""
     listen_from: float = 0.04

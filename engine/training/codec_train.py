@@ -85,9 +85,11 @@ class CodecTraining:
         """
         self.codec.load_state_dict(normed(weights, self.codec.state_dict()))
         self.average = Averaged(self.codec, 0.999)
+        self._forget_usage()
+
+    def _forget_usage(self) -> None:
+        """As if every entry had been drawn its share: only what is then not drawn is moved."""
         for book in self.codec.quantizer.books:
-            # As if every entry had been drawn its share, so that only what usage shows to be
-            # dead is moved.
             book.usage.fill_(self.plan.batch * self.plan.frames / len(book.usage))
 
     def compile(self, audio: Tensor) -> str:
@@ -175,9 +177,9 @@ class CodecTraining:
             loss = loss + weight * self._heard(output, features, labels, speakers, found)
             self.laps("heard")
         weight = plan.alike * ramp(fraction, plan.alike_from, plan.alike_from + 0.05)
-        if self.alike is not None and weight > 0:
+        if self.alike is not None and weight > 0 and self.steps % plan.alike_every == 0:
             cosine_of_voices = self.alike(audio[:, 0], output[:, 0]).mean()
-            loss = loss + weight * (1 - cosine_of_voices)
+            loss = loss + weight * plan.alike_every * (1 - cosine_of_voices)
             found["alike"] = cosine_of_voices
             self.laps("alike")
         if fraction >= plan.critics_from:
@@ -300,6 +302,7 @@ class CodecTraining:
         for name in ("codec", "critics", "listener", "reader"):
             getattr(self, name).load_state_dict(networks[name])
         self.average.load(networks["average"])
+        self._forget_usage()
         self.steps = int(state["steps"])
         if "optimisers" in state:
             for name, (optimiser, _, _) in self._optimisers.items():

@@ -2,7 +2,7 @@
 # The built-in voice in four runs on one GPU, each short of ten minutes. From the repository's root:
 #   IN=folder/of/inputs KEEP=/scratch OUT=results bash engine/training/recipe.sh STEP [minutes ...]
 # Steps: check, speech, voice, finish; the README beside this says what each needs and leaves.
-# INIT: the codec.pth to go on from (empty: from nothing).
+# INIT: the codec.pth to go on from (empty: from nothing). CODEC_FLAGS: more for every codec run.
 # OUT stays within 8 files of 16 MiB and 64 MiB in all.
 set -euo pipefail
 KEEP=${KEEP:-/tmp/keep}
@@ -19,6 +19,8 @@ aligned=("${texts[@]}" --alignment "$IN/places.npz")
 codec=()
 [ -z "$INIT" ] || codec+=(--init "$INIT")
 [ ! -s "$IN/speaker.pth" ] || codec+=(--alike "$IN/speaker.pth")
+read -ra more <<<"${CODEC_FLAGS:-}"
+codec+=("${more[@]}")
 
 step=${1:?check, speech, voice or finish}
 shift

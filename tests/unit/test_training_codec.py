@@ -270,6 +270,9 @@ def test_voices_are_made_more_alike(folder: Path, tmp_path: Path) -> None:
     for _ in range(25):
         last = training.step(*batch, 0.5)["alike"]
     assert float(1 - last) < 0.9 * float(1 - first)
+    training.plan = replace(plan, alike_every=2)
+    found = [training.step(*batch, 0.5) for _ in range(2)]
+    assert sum("alike" in step for step in found) == 1
     assert "voices alike" in training.held_out(speech, speech.labels(small_texts(folder)), 1)
 
 
