@@ -281,6 +281,7 @@ class Threads:
     def stretches(self) -> dict[StreamId, bytes]:
         """What each stream should sound like by what the codec was given."""
         sound: dict[StreamId, list[list[tuple[int, ...]] | int]] = {}
+        before: dict[StreamId, list[tuple[int, ...]] | int] = {}
         for message in self.to_codec.noted:
             match message:
                 case CodecFrames(streams, codes):
@@ -291,12 +292,17 @@ class Threads:
                 case CodecBegin(stream, again=again):
                     parts = sound.setdefault(stream, [])
                     if again:
-                        parts.pop()
+                        before[stream] = parts.pop()
                     parts.append([])
                 case CodecSilence(stream, _, frames):
                     sound.setdefault(stream, []).append(frames)
                 case CodecPark() | _:
                     pass
+        for stream, parked in before.items():  # which may have ended before it was said again
+            last = sound[stream][-1]
+            if isinstance(parked, list) and isinstance(last, list):
+                if parked[: len(last)] == last:
+                    sound[stream][-1] = max(parked, last, key=len)
         return {stream: b"".join(map(_pcm, parts)) for stream, parts in sound.items()}
 
 
