@@ -73,7 +73,8 @@ def bf16_gemm_kernel(
     blocks = tl.cdiv(K, BK)
     parts: tl.constexpr = SPLITS * CHUNKS
     done = tl.zeros([BM, BN] if TOKENS_LONG else [BN, BM], tl.float32)
-    for chunk in tl.static_range(CHUNKS):
+    # Not unrolled: each copy of the loop within would hold sums of its own.
+    for chunk in tl.range(CHUNKS):
         first = blocks * (split * CHUNKS + chunk) // parts
         last = blocks * (split * CHUNKS + chunk + 1) // parts
         acc = tl.zeros_like(done)
@@ -84,10 +85,7 @@ def bf16_gemm_kernel(
                 acc += dot(x, tl.trans(w))
             else:
                 acc += dot(w, tl.trans(x))
-        if chunk == 0:
-            done = acc
-        else:
-            done += acc
+        done += acc
     rows = m0 + tl.arange(0, BM)
     columns = n0 + tl.arange(0, BN)
     if TOKENS_LONG:

@@ -171,6 +171,7 @@ def wide_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     import torch
 
     from shoal.kernels.bf16_gemm import bf16_gemm, wide_tile_for
+    from shoal.kernels.gemm import Tile
 
     def empty(rows: int, columns: int) -> torch.Tensor:
         return torch.empty(rows, columns, dtype=torch.bfloat16)
@@ -182,6 +183,9 @@ def wide_cases() -> Iterator[tuple[str, Callable[[], None]]]:
                 f"wide-{n}x{k}-{m}",
                 lambda n=n, k=k, m=m, o=out: bf16_gemm(empty(m, k), empty(n, k), o),
             )
+    x, weight, one = empty(128, 4096), empty(2560, 4096), torch.empty(1, 128, 2560)
+    folded = Tile(128, 64, 1, 4, tokens_long=True)
+    yield "wide-folded", lambda: bf16_gemm(x, weight, one, folded)
 
 
 def attention_cases() -> Iterator[tuple[str, Callable[[], None]]]:
