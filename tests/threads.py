@@ -281,7 +281,7 @@ class Threads:
     def stretches(self) -> dict[StreamId, bytes]:
         """What each stream should sound like by what the codec was given."""
         sound: dict[StreamId, list[list[tuple[int, ...]] | int]] = {}
-        before: dict[StreamId, list[tuple[int, ...]] | int] = {}
+        before: dict[StreamId, list[tuple[int, ...]]] = {}
         for message in self.to_codec.noted:
             match message:
                 case CodecFrames(streams, codes):
@@ -291,8 +291,11 @@ class Threads:
                         last.append(tuple(frame))
                 case CodecBegin(stream, again=again):
                     parts = sound.setdefault(stream, [])
+                    known = before.pop(stream, [])
                     if again:
-                        before[stream] = parts.pop()
+                        last = parts.pop()
+                        assert isinstance(last, list)
+                        before[stream] = max(known, last, key=len)
                     parts.append([])
                 case CodecSilence(stream, _, frames):
                     sound.setdefault(stream, []).append(frames)
@@ -300,9 +303,8 @@ class Threads:
                     pass
         for stream, parked in before.items():  # which may have ended before it was said again
             last = sound[stream][-1]
-            if isinstance(parked, list) and isinstance(last, list):
-                if parked[: len(last)] == last:
-                    sound[stream][-1] = max(parked, last, key=len)
+            if isinstance(last, list) and parked[: len(last)] == last:
+                sound[stream][-1] = max(parked, last, key=len)
         return {stream: b"".join(map(_pcm, parts)) for stream, parts in sound.items()}
 
 
