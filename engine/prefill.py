@@ -2,7 +2,7 @@
 
 Owns the order of what waits for it. A long prompt is computed chunk by chunk, and between two
 chunks whatever became more urgent goes first: composing text, then the utterances that somebody
-waits for, then voices. Prompts that wait together are computed together, as many as the runner
+waits for, then voices. Utterances that wait together are computed together, as many as the runner
 takes in one pass; none is waited for. Knows nothing of streams' states.
 """
 
@@ -118,7 +118,8 @@ class Prefiller:
         line = self._urgent or self._rest
         if not line:
             return
-        together = self._together(line)
+        # Voices take a pass each: nobody waits, and steps take longer beside a larger one.
+        together = self._together(line) if self._urgent else [line[0]]
         failed = self._prefill([waiting for waiting in together if waiting.chunks])
         for waiting in together:
             if waiting in failed or not waiting.chunks:

@@ -59,7 +59,7 @@ def measure(streams: int, flags: argparse.Namespace) -> dict[str, object]:
             port,
             flags.slots,
             flags.frames,
-            (flags.prefill_tiles, flags.prefill_more),
+            (flags.prefill_tiles, flags.prefill_tile),
             flags.switch_interval,
             theirs,
         ),
@@ -184,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
         "--prefill-tiles", type=int, default=8, help="of 32 columns in a pass; 1: one by one"
     )
     parser.add_argument(
-        "--prefill-more", type=float, default=0.0004, help="s a further sentence in a pass takes"
+        "--prefill-tile", type=float, default=0.00018, help="s a further tile of a pass takes"
     )
     parser.add_argument("--clients", type=int, default=2, help="processes of clients")
     parser.add_argument("--spread", type=float, default=5.0, help="s over which users begin")

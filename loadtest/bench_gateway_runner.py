@@ -45,12 +45,12 @@ class Device:
     step_base_s: float = 0.0027
     step_row_s: float = 0.000052
     prefill_s: float = 0.004
-    """Of a sentence of about 64 columns behind a voice, alone."""
-    prefill_more_s: float = 0.0004
-    """Of each further one in a pass. An assumption: that 256 columns of one context take 1.2 ms
-    longer than 64 was measured, of several contexts nothing was."""
+    """Of a pass of one tile, behind a voice of 512 columns."""
+    prefill_tile_s: float = 0.00018
+    """Of each further tile of 32 columns. Measured with one context of up to eight tiles; that
+    several contexts, and more tiles, take the same is an assumption."""
     prefill_tiles: int = 8
-    """Of 32 columns, in a pass. 1: one sentence after another."""
+    """In a pass. 1: one sentence after another."""
     vocode_base_s: float = 0.00045
     vocode_frame_s: float = 0.00005
     frames: int = 110
@@ -109,8 +109,8 @@ class CostlessRunner:
         return StepResult(step, plan.slots, generations, columns, left < 0)
 
     def prefill(self, *chunks: PrefillChunk) -> None:
-        device = self._device
-        time.sleep(device.prefill_s + (len(chunks) - 1) * device.prefill_more_s)
+        tiles = sum(-(-len(chunk.columns) // _TILE_COLUMNS) for chunk in chunks)
+        time.sleep(self._device.prefill_s + (tiles - 1) * self._device.prefill_tile_s)
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         rows, frames = batch.codes.shape[:2]

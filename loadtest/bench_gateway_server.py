@@ -75,10 +75,10 @@ def run(
 ) -> int:
     """Serve until killed; a probe answers at ``questions`` once it is ready.
 
-    ``prefill``: tiles in a pass, and seconds for each further sentence in one.
+    ``prefill``: tiles in a pass, and seconds for each but the first.
     """
-    tiles, more_s = prefill
-    model = costless_model(slots, Device(frames=frames, prefill_tiles=tiles, prefill_more_s=more_s))
+    tiles, tile_s = prefill
+    model = costless_model(slots, Device(frames=frames, prefill_tiles=tiles, prefill_tile_s=tile_s))
     engine = SpeechEngine(EngineConfig(slots=slots), model=model)
     config = ServerConfig(port=port, max_sockets=2 * slots, grace_s=60.0, log_level="warning")
     probe = _Probe(questions, engine)

@@ -243,6 +243,12 @@ def test_nobody_is_waited_for_and_a_voice_never_rides_with_those_that_are_waited
     assert kinds == [Prefilled, Prefilled, Composed, Prefilled, Prefilled]
 
 
+def test_voices_take_a_pass_each() -> None:
+    runner, reports = passes_of(sentence(1, urgent=False), sentence(2, urgent=False))
+    assert runner.passes == [[(4, 0)], [(8, 0)]]
+    assert reports == [Prefilled(1), Prefilled(2)]
+
+
 def test_a_prompt_s_chunks_are_computed_one_after_the_other_beside_others() -> None:
     long = PrefillJob(5, (chunk(0, 20), chunk(8, 20)), urgent=True)
     runner, reports = passes_of(long, sentence(1), sentence(2))
