@@ -58,8 +58,11 @@ class Manners:
     most: int
     calm_s: float = 5.0
     """Nobody may have waited for so long before workers come back."""
+    answer_s: float = 0.5
+    """Who went is an answer to who waits, for as long as Ray's view of both may be old. It cannot
+    be told from another who waits, and that one waits for so long: too short costs a worker."""
     settle_s: float = 1.0
-    """Who went is an answer to who waits, for as long as Ray's view of both may be old."""
+    """Nobody is asked for again before it is known where the last ones are."""
     place_s: float = 2.0
     """A worker that has no place by then is taken back."""
 
@@ -85,7 +88,7 @@ class Orders:
 def plan(sight: Sight, past: Past, manners: Manners) -> tuple[Orders, Past]:
     """What to do, and what to pass in next time."""
     now_s = sight.at_s
-    answered = tuple(one for one in past.evicted if one[0] > now_s - manners.settle_s)
+    answered = tuple(one for one in past.evicted if one[0] > now_s - manners.answer_s)
     past = replace(past, evicted=answered)
     wanted = [*sight.waiting, *(manners.replica for _ in range(sight.coming))]
     if wanted:

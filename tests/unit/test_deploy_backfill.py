@@ -11,7 +11,9 @@ from shoal.deploy.autoscale import Rules
 from shoal.deploy.backfill import Manners, Node, Orders, Past, Sight, Worker, coming, plan
 
 ONE = {"CPU": 1.0, "GPU": 1.0}
-MANNERS = Manners(worker=ONE, replica=ONE, most=8, calm_s=5.0, settle_s=1.0, place_s=2.0)
+MANNERS = Manners(
+    worker=ONE, replica=ONE, most=8, calm_s=5.0, answer_s=0.5, settle_s=1.0, place_s=2.0
+)
 
 
 def node(name: str, gpus: float) -> Node:
@@ -97,6 +99,15 @@ def test_one_who_waits_is_answered_once_while_ray_catches_up() -> None:
     assert plan(old_view, past, MANNERS)[0] == Orders()
     still = replace(waits, at_s=101.5, workers=left)
     assert len(plan(still, past, MANNERS)[0].evict) == 1, "it was no old view: it waits"
+
+
+def test_the_next_one_is_not_taken_for_the_one_before_for_long() -> None:
+    """One was placed as another came: the list of who waits looks as it did."""
+    waits = replace(FULL, waiting=[ONE])
+    orders, past = plan(waits, Past(), MANNERS)
+    left = [one for one in FULL.workers if one.id not in orders.evict]
+    seen = [plan(replace(waits, at_s=100.0 + n / 10, workers=left), past, MANNERS) for n in (4, 6)]
+    assert [len(orders.evict) for orders, _ in seen] == [0, 1]
 
 
 def test_they_come_back_when_nobody_has_waited_for_a_while() -> None:
