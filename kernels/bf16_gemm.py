@@ -36,14 +36,18 @@ def chunks_of_wide(n: int, k: int) -> int:
 
 
 def wide_tile_for(n: int, k: int, rows: int) -> Tile:
-    """Tile of ``bf16_gemm`` for a weight [N, K] and ``rows`` rows."""
+    """Tile of ``bf16_gemm`` for a weight [N, K] and ``rows`` rows.
+
+    So small that three programs share a multiprocessor up to 128 rows: those of gate and up are
+    then all at work at once. Reasoned; ``loadtest/bench_prefill_together`` times others.
+    """
     chunks = chunks_of_wide(n, k)
     if rows <= 32:
-        return Tile(16 if rows <= 16 else 32, 64, chunks, stages=5)
+        return Tile(32, 64, chunks, stages=5)
     if rows <= 64:
-        return Tile(64, 64, chunks, stages=5, tokens_long=True)
+        return Tile(64, 64, chunks, tokens_long=True)
     if rows <= 128:
-        return Tile(128, 64, chunks, tokens_long=True)
+        return Tile(128, 64, chunks, stages=3, tokens_long=True)
     return Tile(128, 128, chunks, warps=8, stages=3, tokens_long=True)
 
 
@@ -58,20 +62,20 @@ def bf16_gemm_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
-    SPLITS: tl.constexpr,
     CHUNKS: tl.constexpr,
     TOKENS_LONG: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """grid (ceil(M / BM), SPLITS, ceil(N / BN)): neighbours share weights, then weight rows.
+    """grid (ceil(M / BM), splits, ceil(N / BN)): neighbours share weights, then weight rows.
 
-    What the copy engine fetches from behind an edge is zero.
+    What the copy engine fetches from behind an edge is zero. The number of splits is the grid's,
+    so that weights of different splits are served by one compiled kernel.
     """
     split = tl.program_id(1)
     m0 = tl.program_id(0) * BM
     n0 = tl.program_id(2) * BN
     blocks = tl.cdiv(K, BK)
-    parts: tl.constexpr = SPLITS * CHUNKS
+    parts = tl.num_programs(1) * CHUNKS
     done = tl.zeros([BM, BN] if TOKENS_LONG else [BN, BM], tl.float32)
     # Not unrolled: each copy of the loop within would hold sums of its own.
     for chunk in tl.range(CHUNKS):
@@ -133,7 +137,6 @@ def bf16_gemm(
         BM=tile.rows,
         BN=tile.columns,
         BK=BLOCK_K,
-        SPLITS=tile.splits,
         CHUNKS=tile.chunks,
         TOKENS_LONG=tile.tokens_long,
         ROWS=rows_out,

@@ -63,9 +63,9 @@ def candidates(n: int, k: int, rows: int) -> Iterator[Tile]:
         case 16:
             shapes = [Tile(16, 64, stages=8), Tile(16, 128, stages=4), Tile(64, 64, stages=5)]
         case 64:
-            shapes = [Tile(64, 64, stages=4), Tile(64, 128, stages=4), Tile(64, 128, stages=5)]
+            shapes = [Tile(64, 64, stages=6), Tile(64, 128, stages=4), Tile(64, 128, stages=5)]
         case 128:
-            shapes = [Tile(64, 128, stages=4), Tile(128, 64, stages=6)]
+            shapes = [Tile(64, 128, stages=4), Tile(128, 64), Tile(128, 64, stages=6)]
             shapes += [Tile(128, 128, warps=8, stages=s) for s in (4, 5)]
         case _:
             shapes = [Tile(64, 128, stages=4), Tile(64, 256, warps=8, stages=4)]
