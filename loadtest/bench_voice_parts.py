@@ -23,7 +23,7 @@ from shoal.engine.training import evaluate
 from shoal.engine.training.likeness import SpeakerEncoder, without_pauses
 from shoal.engine.training.speech import read_speech
 from shoal.engine.training.texts import read_texts
-from shoal.engine.training.timbre import Matrix, cepstra, nearness
+from shoal.engine.training.timbre import Matrix, cepstra, divergence, nearness
 
 from .asr_wer import Heard, Recogniser, at_asr_rate, compare, word_error_rate
 from .bench_turn import machine
@@ -299,16 +299,17 @@ def codec(bench: Bench) -> list[Row]:
             "",
             note=_each(alike, ".2f"),
         ),
-        _second("through the codec", plain_cepstra, coded_cepstra),
+        _second("copy through the codec", plain_cepstra, coded_cepstra),
     ]
 
 
 def _second(what: str, own: dict[str, Matrix], made: dict[str, Matrix]) -> Row:
     """An opinion on voices that no training can have been towards."""
-    found = nearness(own, made)
-    note = f"below 1: closest to its own voice; {_each(found, '.2f')}"
-    name = f"cepstra {what}, distance to its own over that to the nearest other, worst"
-    return Row(name, max(found.values()), "", note=note)
+    apart = {name: divergence(made[name], own[name]) for name in made}
+    shares = nearness(own, made)
+    note = f"{_each(apart, '.2f')}; over that to the nearest other voice: {_each(shares, '.2f')}"
+    name = f"divergence of cepstra, {what} from its own voice, worst"
+    return Row(name, max(apart.values()), "nats", note=note)
 
 
 def many(bench: Bench) -> list[Row]:
