@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--frames", type=int, default=110, help="of an utterance, about")
     parser.add_argument(
-        "--prefill-tiles", type=int, default=8, help="of 32 columns in a pass; 1: one by one"
+        "--prefill-tiles", type=int, default=16, help="of 32 columns in a pass; 1: one by one"
     )
     parser.add_argument(
         "--prefill-tile", type=float, default=0.00018, help="s a further tile of a pass takes"

@@ -49,7 +49,7 @@ class Device:
     prefill_tile_s: float = 0.00018
     """Of each further tile of 32 columns. Measured with one context of up to eight tiles; that
     several contexts, and more tiles, take the same is an assumption."""
-    prefill_tiles: int = 8
+    prefill_tiles: int = 16
     """In a pass. 1: one sentence after another."""
     vocode_base_s: float = 0.00045
     vocode_frame_s: float = 0.00005
