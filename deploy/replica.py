@@ -22,6 +22,7 @@ from shoal.realtime.config import server_config
 from shoal.realtime.log import LogThread
 from shoal.realtime.server import SWITCH_INTERVAL_S
 from shoal.realtime.tokens import shared_secret
+from shoal.realtime.trace import OtelTraces
 from shoal.realtime.websocket import LiveProtocol
 from shoal.realtime.wire import HttpProtocol
 
@@ -72,7 +73,8 @@ class Replica:
             config = replace(config, token_secret=shared_secret("\n".join(config.api_keys)))
         self._logs = LogThread(sys.stderr, config.log_level, config.log_json)
         engine = make_engine(settings, store)
-        app = create_app(engine, config, store)
+        self._traces = OtelTraces() if config.traces else None
+        app = create_app(engine, config, store, self._traces)
         app.router.routes.append(Targets(asked_of_serve).route)
         gateway = app.state.gateway
         if config.api_keys:
@@ -98,6 +100,8 @@ class Replica:
         return self._signals.take()
 
     def __del__(self) -> None:
+        if self._traces is not None:
+            self._traces.close()
         self._logs.stop()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgpack
@@ -38,11 +39,15 @@ def live_url(http: str, voice: str = "") -> str:
     return f"{http.replace('http', 'ws', 1)}/v1/tts/live{query}"
 
 
-async def turn(url: str, text: str, voice: str = "") -> Told:
+async def turn(
+    url: str, text: str, voice: str = "", headers: Mapping[str, str] | None = None
+) -> Told:
     """One try. ``reason`` is the server's, or ``lost`` when the socket went without one."""
     started_s = time.monotonic()
     try:
-        socket = await connect(url, compression=None, max_size=None, open_timeout=30)
+        socket = await connect(
+            url, compression=None, max_size=None, open_timeout=30, additional_headers=headers
+        )
     except InvalidStatus as refusal:
         status = refusal.response.status_code
         return Told("", 0, "refused", status, time.monotonic() - started_s)
