@@ -1,8 +1,9 @@
 """One transformer stack over the rows of a step, as the list of kernels that a graph records.
 
-Owns the buffers between kernels and their order: in FP8, in bf16 around cuBLAS, in MXFP8. What
-attention reads and writes is the caller's: it is handed the projection and fills the output.
-Buffers are allocated at construction and never in a run.
+Owns the buffers between kernels and their order: in FP8, in bf16 (around cuBLAS, or around products
+whose rows have the same bits in every bucket), in MXFP8. What attention reads and writes is the
+caller's: it is handed the projection and fills the output. Buffers are allocated at construction
+and never in a run.
 """
 
 from __future__ import annotations

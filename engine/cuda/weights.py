@@ -65,7 +65,7 @@ class CudaWeights:
     slow: StackWeights
     """As decode reads it, in the wanted dtype."""
     prefill: StackWeights
-    """The slow stack in bf16: a prompt is long enough for cuBLAS, and keeps full precision."""
+    """The slow stack in bf16: a prompt is read in full precision."""
     fast: StackWeights
 
 

@@ -103,6 +103,13 @@ def relative(a: Tensor, b: Tensor) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 
+def normed_by_fixed_sums(weights: StackWeights, x: Tensor) -> Tensor:
+    stack = make_stack(weights, len(x), DEVICE, fixed=True)
+    stack.residual.copy_(x)
+    stack.run(attend_to_itself)
+    return stack.normed
+
+
 def drawn(weights: StackWeights, x: Tensor) -> tuple[Tensor, Tensor]:
     """Normed rows and logits of the stack's kernels."""
     stack = make_stack(weights, len(x), DEVICE)
@@ -131,6 +138,17 @@ def test_a_stack_is_its_reference_and_a_row_has_the_same_bits_alone(
     alone = drawn(weights, x[1:2])
     assert torch.equal(alone[0], normed[1:2])
     assert torch.equal(alone[1], logits[1:2])
+
+
+def test_a_bf16_stack_of_fixed_sums_is_its_reference_and_a_row_has_the_same_bits_alone(
+    voices: dict[Dtype, CudaWeights],
+) -> None:
+    weights = short(voices["bf16"])
+    x = rows_of(voices["bf16"], 3)
+    normed = normed_by_fixed_sums(weights, x)
+    assert relative(normed, expected(weights, x)) < (3e-3 if DEVICE.type == "cpu" else 0.03)
+    assert torch.equal(normed_by_fixed_sums(weights, x[1:2]), normed[1:2])
+    assert torch.equal(normed_by_fixed_sums(weights, x.flip(0)), normed.flip(0))
 
 
 def test_mxfp8_weights_make_an_mxfp8_stack(voices: dict[Dtype, CudaWeights]) -> None:
