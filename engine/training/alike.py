@@ -32,8 +32,9 @@ class NoEncoder(Exception):
     """Resemblyzer's weights are not installed; the message says how to get them."""
 
 
-def find_weights() -> Path:
-    found = importlib.util.find_spec("resemblyzer")
+def find_weights(package: str = "resemblyzer") -> Path:
+    """Where ``package`` keeps the encoder's weights. Raises NoEncoder where it is not installed."""
+    found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise NoEncoder("Resemblyzer is not installed: pip install --no-deps Resemblyzer==0.1.4")
     return Path(found.origin).with_name("pretrained.pt")
