@@ -94,6 +94,9 @@ $(VENV)/.run: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.run
 	@command -v chromium >/dev/null || { $(call apt_install,chromium); } || \
 	  echo "Chromium is missing, the tests of the page will fail: sudo apt-get install chromium" >&2
+	@# Debian's package also starts the server: not on a developer's machine.
+	@test -z "$(CI)" || command -v promtool >/dev/null || { $(call apt_install,prometheus); } || \
+	  echo "promtool is missing, the tests of the Prometheus rules will fail" >&2
 	$(PIP) install -q -e '.[dev,asr]' -c constraints.txt
 	@# For its weights; what it asks for is large, partly to be compiled, and not needed.
 	$(PIP) install -q --no-deps Resemblyzer==0.1.4
