@@ -12,16 +12,13 @@ voice. Prints tables; exits non-zero when bits differ that must not, or a step s
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +27,9 @@ import torch
 from shoal.engine.cuda.buckets import PREFILL_SIZES, buckets_up_to
 from shoal.engine.cuda.kv_pool import KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
-from shoal.engine.cuda.weights import CudaWeights, StackWeights, device_weights
+from shoal.engine.cuda.weights import CudaWeights, StackWeights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
-from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_weights
+from shoal.engine.random_model import S2_PRO
 from shoal.engine.runner import PrefillChunk
 
 from .bench_runner import (
@@ -44,6 +41,7 @@ from .bench_runner import (
     joins,
     make_runner,
     ms,
+    run_parts,
     say,
     timed,
 )
@@ -283,41 +281,9 @@ def neighbours(weights: CudaWeights, out: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--parts", default="prefill,neighbours,shared,beside")
-    args = parser.parse_args()
-    out: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    tokenizer = byte_tokenizer(S2_PRO)
-    weights = device_weights(
-        S2_PRO,
-        random_weights(S2_PRO, GPU),
-        S2_PRO.semantic_ids(tokenizer.semantic),
-        tokenizer.end_token,
-        dtype="fp8",
-        device=GPU,
+    return run_parts(
+        {"prefill": prefill, "neighbours": neighbours, "shared": shared, "beside": beside}, __doc__
     )
-    torch.cuda.empty_cache()
-    parts: dict[str, Callable[[CudaWeights, dict[str, Any]], bool]] = {
-        "prefill": prefill,
-        "beside": beside,
-        "shared": shared,
-        "neighbours": neighbours,
-    }
-    good = True
-    for name in args.parts.split(","):
-        say(name)
-        passed = parts[name](weights, out)
-        good &= passed
-        out["good"] = good
-        if not passed:
-            say(f"{name}: WRONG")
-        if args.json:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(out, indent=1))
-        gc.collect()
-        torch.cuda.empty_cache()
-    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -12,15 +12,12 @@ non-zero when bits differ that must not, a product is wrong, or a step stalls.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,14 +25,26 @@ import torch
 from shoal.engine.cuda.buckets import PREFILL_SIZES, buckets_up_to
 from shoal.engine.cuda.kv_pool import KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
-from shoal.engine.cuda.weights import CudaWeights, device_weights
+from shoal.engine.cuda.weights import CudaWeights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
-from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_weights
+from shoal.engine.random_model import S2_PRO
 from shoal.engine.runner import PrefillChunk
 from shoal.kernels.bf16_gemm import bf16_gemm, chunks_of_wide, wide_tile_for
 from shoal.kernels.gemm import Tile, add_partials
 
-from .bench_runner import GPU, ROWS, STEPS, Steps, columns, joins, make_runner, ms, say, timed
+from .bench_runner import (
+    GPU,
+    ROWS,
+    STEPS,
+    Steps,
+    columns,
+    joins,
+    make_runner,
+    ms,
+    run_parts,
+    say,
+    timed,
+)
 
 SHAPES = {"qkv": (6144, 2560), "out": (2560, 4096), "gate_up": (19456, 2560), "down": (2560, 9728)}
 BUCKETS = buckets_up_to(512, PREFILL_SIZES)
@@ -301,40 +310,7 @@ def beside(weights: CudaWeights, out: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--parts", default="products,together,beside")
-    args = parser.parse_args()
-    out: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    tokenizer = byte_tokenizer(S2_PRO)
-    weights = device_weights(
-        S2_PRO,
-        random_weights(S2_PRO, GPU),
-        S2_PRO.semantic_ids(tokenizer.semantic),
-        tokenizer.end_token,
-        dtype="fp8",
-        device=GPU,
-    )
-    torch.cuda.empty_cache()
-    parts: dict[str, Callable[[CudaWeights, dict[str, Any]], bool]] = {
-        "products": products,
-        "together": together,
-        "beside": beside,
-    }
-    good = True
-    for name in args.parts.split(","):
-        say(name)
-        passed = parts[name](weights, out)
-        good &= passed
-        out["good"] = good
-        if not passed:
-            say(f"{name}: WRONG")
-        if args.json:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(out, indent=1))
-        gc.collect()
-        torch.cuda.empty_cache()
-    return 0 if good else 1
+    return run_parts({"products": products, "together": together, "beside": beside}, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,68 @@
-"""What benchmarks of the CUDA runner share: random weights' runner, its steps, its contexts.
+"""What benchmarks of the CUDA runner share: their parts, random weights, a runner, its steps.
 
 S2 Pro's shape throughout. Used by scripts on a machine with a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from shoal.engine.cuda.weights import CudaWeights
+from shoal.engine.cuda.weights import CudaWeights, device_weights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
-from shoal.engine.random_model import S2_PRO, random_codec
+from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
 from shoal.engine.runner import Join, SlotSampling, StepPlan
 
 ROWS = 64
 REPEATS = 20
 STEPS = 60
 GPU = torch.device("cuda")
+
+Part = Callable[[CudaWeights, dict[str, Any]], bool]
+"""Measures something of FP8 weights into a dict; False where a value or a bit is wrong."""
+
+
+def run_parts(parts: Mapping[str, Part], description: str | None) -> int:
+    """A benchmark's command: its parts on random weights, in ``--parts``' order, their figures in
+    ``--json``. Returns the exit status, 1 where one of them found something wrong."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--parts", default=",".join(parts))
+    args = parser.parse_args()
+    out: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    tokenizer = byte_tokenizer(S2_PRO)
+    weights = device_weights(
+        S2_PRO,
+        random_weights(S2_PRO, GPU),
+        S2_PRO.semantic_ids(tokenizer.semantic),
+        tokenizer.end_token,
+        dtype="fp8",
+        device=GPU,
+    )
+    torch.cuda.empty_cache()
+    good = True
+    for name in args.parts.split(","):
+        say(name)
+        passed = parts[name](weights, out)
+        good &= passed
+        out["good"] = good
+        if not passed:
+            say(f"{name}: WRONG")
+        if args.json:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps(out, indent=1))
+        gc.collect()
+        torch.cuda.empty_cache()
+    return 0 if good else 1
 
 
 def say(line: str) -> None:
