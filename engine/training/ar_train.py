@@ -25,9 +25,9 @@ from .budget import Budget, cosine, ramp
 from .codes import Corpus, read_corpus
 from .export import write_model
 from .rows import Conversations, Mix, PackedRows, Rows
-from .states import Averaged, halved, has_state, load_state, save_state
+from .states import Averaged, first_state, halved, save_state
 from .texts import Texts, read_texts
-from .tracing import Pulse, Trace
+from .tracing import Trace, pulse
 
 STATE = "ar"
 HELD_OUT = 400
@@ -324,14 +324,12 @@ def main(argv: list[str]) -> int:
     config = BUILTIN if flags.config is None else read_config(flags.config)
     training = ArTraining(config, plan, device, cuda and not flags.plain)
     begin = flags.begin
-    for folder in (flags.state, flags.carry):
-        if folder is not None and has_state(folder, STATE):
-            begin = training.resume(load_state(folder, STATE, device))
-            print(f"went on from {folder} at step {training.steps}, {begin:.3f}", flush=True)
-            break
-    else:
-        if flags.init is not None:
-            training.begin_from(flags.init)
+    found = first_state((flags.state, flags.carry), STATE, device)
+    if found is not None:
+        begin = training.resume(found[1])
+        print(f"went on from {found[0]} at step {training.steps}, {begin:.3f}", flush=True)
+    elif flags.init is not None:
+        training.begin_from(flags.init)
     seed = flags.seed + training.steps
     torch.manual_seed(seed)
     corpus, texts = read_corpus(flags.codes), read_texts(flags.texts, flags.alignment)
@@ -343,7 +341,7 @@ def main(argv: list[str]) -> int:
     test = [next(tested).to(device) for _ in range(2)]
     print(f"{corpus.hours:.2f} h ready after {budget.spent_s:.0f} s", flush=True)
     if cuda:
-        with Pulse("compiling"):
+        with pulse("compiling"):
             way = training.warm_up(next(drawn).to(device))
         print(f"{way} after {budget.spent_s:.0f} s", flush=True)
     budget.begin_schedule(begin, flags.end)

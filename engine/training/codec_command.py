@@ -20,9 +20,9 @@ from .codec_plan import PLAN, Plan, warm
 from .codec_train import CodecTraining
 from .cuts import Cuts
 from .speech import read_speech
-from .states import halved, has_state, load_state, save_state
+from .states import first_state, halved, save_state
 from .texts import read_texts
-from .tracing import Pulse, Trace
+from .tracing import Trace, pulse
 
 STATE = "codec"
 KEPT_S = 120.0
@@ -87,27 +87,25 @@ def main(argv: list[str]) -> int:
     training = CodecTraining(config, plan, device, alike)
     if flags.compile_only:
         audio = torch.randn(plan.batch, 1, plan.frames * config.frame_samples, device=device)
-        with Pulse("compiling"):
+        with pulse("compiling"):
             print(f"{training.compile(0.1 * audio)} after {budget.spent_s:.0f} s", flush=True)
         return 0
     begin = flags.begin
-    for folder in (flags.state, flags.carry):
-        if folder is not None and has_state(folder, STATE):
-            begin = training.resume(load_state(folder, STATE, device))
-            print(f"went on from {folder} at step {training.steps}, {begin:.3f}", flush=True)
-            break
-    else:
-        if flags.init is not None:
-            training.begin_from(torch.load(flags.init, "cpu", weights_only=True))
-            print(f"began with {flags.init}", flush=True)
+    found = first_state((flags.state, flags.carry), STATE, device)
+    if found is not None:
+        begin = training.resume(found[1])
+        print(f"went on from {found[0]} at step {training.steps}, {begin:.3f}", flush=True)
+    elif flags.init is not None:
+        training.begin_from(torch.load(flags.init, "cpu", weights_only=True))
+        print(f"began with {flags.init}", flush=True)
     torch.manual_seed(flags.seed + training.steps)
     speech = read_speech(flags.speech)
-    with Pulse("reading"):
+    with pulse("reading"):
         labels = speech.labels(read_texts(flags.texts))
         cuts = Cuts(speech, labels, device, batch=plan.batch, frames=plan.frames)
     print(f"{speech.hours:.2f} h ready after {budget.spent_s:.0f} s", flush=True)
     if device.type == "cuda" and not flags.plain:
-        with Pulse("compiling"):
+        with pulse("compiling"):
             way = training.compile(cuts()[0])
         print(f"{way} after {budget.spent_s:.0f} s", flush=True)
     if alike is not None and training.try_alike(cuts()[0]):

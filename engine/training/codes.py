@@ -21,7 +21,7 @@ from ..codec.config import CodecConfig, parse_config
 from .budget import Budget
 from .codec_model import BUILTIN, TrainedCodec
 from .speech import FRAME, FRAMES_PER_CODE, RATE, Speech, read_speech
-from .tracing import Pulse
+from .tracing import pulse
 
 MAX_CODE = 1023
 TOLD_S = 5.0
@@ -199,7 +199,7 @@ def main(argv: list[str]) -> int:
     corpus = encode(codec, read_speech(flags.speech), flags.batch_s, budget)
     print("bits of each book", entropies(corpus.codes), flush=True)
     part_bytes = int(flags.part_mib * 2**20)
-    with Pulse("packing"):
+    with pulse("packing"):
         paths = write_corpus(corpus, flags.out, part_bytes, 99)
     if flags.carry is not None:
         flags.carry.mkdir(parents=True, exist_ok=True)

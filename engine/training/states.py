@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> A
     if hashlib.sha256(blob).hexdigest() != described["sha256"]:
         raise StateError(f"{index}: the pieces are not those that were written")
     return torch.load(io.BytesIO(blob), map_location=device, weights_only=True)
+
+
+def first_state(
+    folders: Iterable[Path | None], name: str, device: torch.device | str = "cpu"
+) -> tuple[Path, Any] | None:
+    """The first of ``folders`` that holds such a state, and the state; ``None`` where none does."""
+    for folder in folders:
+        if folder is not None and has_state(folder, name):
+            return folder, load_state(folder, name, device)
+    return None
 
 
 def halved(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

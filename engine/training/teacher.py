@@ -24,7 +24,7 @@ from .kokoro_sound import SoundSide
 from .kokoro_text import TextSide, Weights
 from .speech import FRAME, FRAMES_PER_CODE, RATE, Speakers, SpeechWriter, speaker_pool
 from .texts import Texts, read_texts
-from .tracing import Pulse
+from .tracing import pulse
 
 LOUDNESS = 0.07
 """Root mean square of what is louder than ``QUIET``."""
@@ -275,7 +275,7 @@ def main(argv: list[str]) -> int:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     device = torch.device(flags.device)
-    with Pulse("reading the teacher"):
+    with pulse("reading the teacher"):
         teacher = Kokoro(flags.archive, device, not flags.full)
     styles = read_styles(flags.voices, flags.blends, device)
     print(f"teacher ready after {budget.spent_s:.1f} s", flush=True)
@@ -286,7 +286,7 @@ def main(argv: list[str]) -> int:
             if flags.only
             else at_random(texts, styles.speakers, flags.batch_phonemes, flags.seed)
         )
-        with Pulse("speaking"):
+        with pulse("speaking"):
             dropped = speak(
                 teacher,
                 styles,

@@ -1,14 +1,15 @@
 """What a training says while it runs: averages of its losses, to the terminal and to a file.
 
 A run that is silent looks like one that hangs, so what takes long says now and then that it still
-works (:class:`Pulse`, from a thread of its own).
+works (:func:`pulse`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -23,31 +24,22 @@ PATIENCE_S = 15.0
 """Nor is it silent for longer than this."""
 
 
-class Pulse:
-    """While it is open, a line every :data:`PATIENCE_S` that says what is being done."""
+@contextmanager
+def pulse(doing: str, every_s: float = PATIENCE_S) -> Iterator[None]:
+    """Inside it a line every ``every_s`` says what is being done, from a thread of its own."""
+    done, began_s = threading.Event(), time.monotonic()
 
-    def __init__(self, doing: str, every_s: float = PATIENCE_S) -> None:
-        self._doing, self._every_s = doing, every_s
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+    def beat() -> None:
+        while not done.wait(every_s):
+            print(f"{doing}, {time.monotonic() - began_s:.0f} s", flush=True)
 
-    def __enter__(self) -> Pulse:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        began_s = time.monotonic()
-        while not self._done.wait(self._every_s):
-            print(f"{self._doing}, {time.monotonic() - began_s:.0f} s", flush=True)
+    thread = threading.Thread(target=beat, name="pulse", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class Trace:

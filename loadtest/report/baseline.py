@@ -10,7 +10,6 @@ one run instead.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .compare import Threshold, Worse
+from .documents import read_object
 from .figures import Rows, Source, gather
 
 Json = dict[str, Any]
@@ -65,13 +65,7 @@ def path_of(kind: str) -> Path:
 
 def read(path: Path) -> Json:
     """:raises BadBaseline: missing, not JSON, or without what a baseline needs."""
-    try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise BadBaseline(f"{path}: {problem}") from problem
-    if not isinstance(found, dict):
-        raise BadBaseline(f"{path}: not a baseline")
-    baseline = cast("Json", found)
+    baseline = read_object(path, BadBaseline, "not a baseline")
     for key in ("kind", "justification"):
         if not isinstance(baseline.get(key), str):
             raise BadBaseline(f"{path}: no {key!r}")

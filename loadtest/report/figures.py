@@ -6,13 +6,13 @@ gate's ("tokens"), with its figures by name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from . import result
+from .documents import read_object
 from .result import NotAResult
 
 Json = Mapping[str, Any]
@@ -35,13 +35,7 @@ class Source:
 
 def read(path: Path) -> Source:
     """:raises NotAResult: the file is none that a gate can judge."""
-    try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise NotAResult(f"{path}: {problem}") from problem
-    if not isinstance(found, dict):
-        raise NotAResult(f"{path}: not a result of this tool")
-    content = cast("dict[str, Any]", found)
+    content = read_object(path, NotAResult, "not a result of this tool")
     if content.get("format") == result.FORMAT:
         return _of_load(path, result.read(path))
     try:

@@ -22,6 +22,7 @@ from shoal.loadtest.drive.session import LevelResult
 from shoal.loadtest.measure.knee import KneeSearch
 from shoal.loadtest.measure.metrics import Rules, playout_of
 
+from .documents import read_object
 from .totals_json import as_json
 
 FORMAT = "shoal-load"
@@ -201,13 +202,7 @@ def write(result: Json, path: Path) -> None:
 
 def read(path: Path) -> Json:
     """:raises NotAResult: when the file is missing, not JSON, or of another kind or version."""
-    try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise NotAResult(f"{path}: {problem}") from problem
-    if not isinstance(found, dict):
-        raise NotAResult(f"{path}: not a result of this tool")
-    result = cast("Json", found)
+    result = read_object(path, NotAResult, "not a result of this tool")
     if result.get("format") != FORMAT:
         raise NotAResult(f"{path}: not a result of this tool")
     if result.get("version") != VERSION:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shoal.engine.training.budget import Budget
-from shoal.engine.training.tracing import PATIENCE_S, Pulse, Trace
+from shoal.engine.training.tracing import PATIENCE_S, Trace, pulse
 
 
 class Clock:
@@ -36,7 +36,7 @@ def test_slow_steps_are_told_by_the_clock_and_fast_ones_by_their_number(tmp_path
 def test_a_pulse_beats_while_something_lasts_and_not_behind_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Pulse("compiling", every_s=0.001):
+    with pulse("compiling", every_s=0.001):
         text = ""
         while text.count("compiling, 0 s") < 2:
             text += capsys.readouterr().out
