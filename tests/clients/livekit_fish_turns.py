@@ -12,6 +12,7 @@ import sys
 
 import aiohttp
 from livekit.plugins import fishaudio
+from livekit_speech import seconds, turn
 
 SPOKEN = "Hello there my friend. How are you today?"
 LONG = "This is a sentence that goes on and on. " * 200
@@ -19,20 +20,6 @@ MUTE = ("...", "🙂", "?!")
 GAP_S = 3.0
 """The other person speaks."""
 LIMIT_S = 60.0
-
-
-async def turn(speaker: fishaudio.TTS, text: str, drop: bool = False) -> float:
-    """Seconds that were heard."""
-    audio_s = 0.0
-    async with speaker.stream() as stream:
-        for token in text.split(" "):
-            stream.push_text(f"{token} ")
-        stream.end_input()
-        async for event in stream:
-            audio_s += event.frame.duration
-            if drop:
-                break
-    return audio_s
 
 
 async def frames(session: aiohttp.ClientSession, http: str) -> float:
@@ -66,19 +53,19 @@ async def main(http: str) -> None:
         formats: dict[str, float] = {}
         for name in ("wav", "pcm", "mp3", "opus"):
             speaker = plugin(name)
-            formats[name] = await turn(speaker, SPOKEN)
+            formats[name] = seconds(await turn(speaker, SPOKEN))
             await speaker.aclose()
         handshakes.clear()
         speaker = plugin("wav")
         speaker.prewarm()
-        rounds = [await turn(speaker, SPOKEN) for _ in range(3)]
+        rounds = [seconds(await turn(speaker, SPOKEN)) for _ in range(3)]
         taken = len(handshakes)
-        mute = [await turn(speaker, text) for text in MUTE]
+        mute = [seconds(await turn(speaker, text)) for text in MUTE]
         await turn(speaker, LONG, drop=True)
         cut = await frames(plain, http)
         await asyncio.sleep(GAP_S)
         generated = await frames(plain, http) - cut
-        again = await turn(speaker, SPOKEN)
+        again = seconds(await turn(speaker, SPOKEN))
         await speaker.aclose()
     report = {
         "formats": formats,
@@ -92,4 +79,5 @@ async def main(http: str) -> None:
     print(json.dumps(report), flush=True)
 
 
-asyncio.run(main(sys.argv[1]))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -13,24 +13,13 @@ import time
 
 import aiohttp
 from livekit.plugins import fishaudio
+from livekit_speech import seconds, turn
 
 SPOKEN = "Hello there my friend."
 PAUSE_S = 0.2
 
 
-async def turn(speaker: fishaudio.TTS) -> float:
-    """Seconds that were heard."""
-    audio_s = 0.0
-    async with speaker.stream() as stream:
-        for token in SPOKEN.split(" "):
-            stream.push_text(f"{token} ")
-        stream.end_input()
-        async for event in stream:
-            audio_s += event.frame.duration
-    return audio_s
-
-
-async def main(http: str, seconds: float) -> None:
+async def main(http: str, lasting_s: float) -> None:
     handshakes = 0
     recovered: list[bool] = []
     turns: list[float] = []
@@ -41,14 +30,14 @@ async def main(http: str, seconds: float) -> None:
         handshakes += 1
 
     tracing.on_request_end.append(counted)
-    until_s = time.monotonic() + seconds
+    until_s = time.monotonic() + lasting_s
     async with aiohttp.ClientSession(trace_configs=[tracing]) as session:
         speaker = fishaudio.TTS(
             api_key="key", base_url=http, output_format="pcm", http_session=session
         )
         speaker.on("error", lambda event: recovered.append(event.recoverable))
         while time.monotonic() < until_s:
-            turns.append(await turn(speaker))
+            turns.append(seconds(await turn(speaker, SPOKEN)))
             await asyncio.sleep(PAUSE_S)
         await speaker.aclose()
     print(
@@ -56,4 +45,5 @@ async def main(http: str, seconds: float) -> None:
     )
 
 
-asyncio.run(main(sys.argv[1], float(sys.argv[2])))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], float(sys.argv[2])))

@@ -12,9 +12,11 @@ import sys
 import time
 
 import aiohttp
+from livekit import rtc
 from livekit.agents import tts
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import cartesia, deepgram, elevenlabs, fishaudio, openai
+from livekit_speech import seconds, turn
 
 VOICES = {
     "elevenlabs": "21m00Tcm4TlvDq8ikWAM",
@@ -75,43 +77,28 @@ def plugin(dialect: str, http: str, session: aiohttp.ClientSession) -> tts.TTS:
             return openai.TTS(api_key="key", base_url=f"{http}/v1", model="gpt-4o-mini-tts")
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.audio_s = 0.0
-        self.words: list[tuple[str, float, float]] = []
-
-    def take(self, frame: object) -> None:
-        self.audio_s += frame.duration
+def report_of(frames: list[rtc.AudioFrame]) -> dict[str, object]:
+    words: list[tuple[str, float, float]] = []
+    for frame in frames:
         for word in frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, []):
-            self.words.append((str(word).strip(), word.start_time, word.end_time))
-
-    def report(self) -> dict[str, object]:
-        return {"audio_s": self.audio_s, "words": self.words}
+            words.append((str(word).strip(), word.start_time, word.end_time))
+    return {"audio_s": seconds(frames), "words": words}
 
 
-async def turn(speaker: tts.TTS, text: str, drop: bool = False) -> dict[str, object]:
-    heard = Heard()
-    if not speaker.capabilities.streaming:
-        return await whole(speaker, text, drop)
-    async with speaker.stream() as stream:
-        for token in text.split(" "):
-            stream.push_text(f"{token} ")
-        stream.end_input()
-        async for event in stream:
-            heard.take(event.frame)
-            if drop:
-                break
-    return heard.report()
+async def spoken(speaker: tts.TTS, text: str, drop: bool = False) -> dict[str, object]:
+    if speaker.capabilities.streaming:
+        return report_of(await turn(speaker, text, drop))
+    return await whole(speaker, text, drop)
 
 
 async def whole(speaker: tts.TTS, text: str, drop: bool = False) -> dict[str, object]:
-    heard = Heard()
+    frames: list[rtc.AudioFrame] = []
     async with speaker.synthesize(text) as stream:
         async for event in stream:
-            heard.take(event.frame)
+            frames.append(event.frame)
             if drop:
                 break
-    return heard.report()
+    return report_of(frames)
 
 
 async def main(dialect: str, http: str) -> None:
@@ -121,19 +108,20 @@ async def main(dialect: str, http: str) -> None:
         speaker.on("error", lambda event: errors.append(repr(event.error)))
         report: dict[str, object] = {}
         async with asyncio.timeout(LIMIT_S):
-            report["turn"] = await turn(speaker, SPOKEN)
-            report["flush"] = await turn(speaker, UNENDED)
-            report["interrupted"] = await turn(speaker, LONG, drop=True)
+            report["turn"] = await spoken(speaker, SPOKEN)
+            report["flush"] = await spoken(speaker, UNENDED)
+            report["interrupted"] = await spoken(speaker, LONG, drop=True)
             began_s = time.monotonic()
-            report["again"] = await turn(speaker, SPOKEN)
+            report["again"] = await spoken(speaker, SPOKEN)
             report["again_s"] = time.monotonic() - began_s
             report["whole"] = await whole(speaker, SPOKEN)
             await speaker.aclose()
             speaker = bare(dialect, http, session)
-            report["bare"] = await turn(speaker, SPOKEN)
+            report["bare"] = await spoken(speaker, SPOKEN)
             await speaker.aclose()
         report["errors"] = errors
         print(json.dumps(report), flush=True)
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2]))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

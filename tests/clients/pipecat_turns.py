@@ -210,4 +210,5 @@ async def main(dialect: str, http: str, seconds: float = 0.0) -> None:
     await asyncio.gather(runner.run(), drive())
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]) if sys.argv[3:] else 0.0))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]) if sys.argv[3:] else 0.0))

@@ -206,4 +206,5 @@ async def main(vendor: str, http: str) -> None:
     print(json.dumps(report), flush=True)
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2]))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))
