@@ -8,6 +8,7 @@ it hardly ever ends by itself; how long everything takes is real.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,9 +16,13 @@ from torch import Tensor
 from .codec import Codec
 from .codec.config import CodecConfig
 from .codec.load import codec_of, expected_shapes
+from .cuda.load import GpuDtype, placed_weights
 from .model.config import DualARConfig, StackConfig
 from .model.weights import expected_shapes as model_shapes
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .cuda.weights import CudaWeights
 
 PREFIX = "random:"
 
@@ -68,6 +73,14 @@ def random_weights(config: DualARConfig, device: torch.device, seed: int = 0) ->
             loud = torch.randint(-1, 2, (shape[0] // 128, 1, 1), device=device, generator=generator)
             weights[name].view(shape[0] // 128, 128, -1).mul_(torch.pow(2.0, loud))
     return weights
+
+
+def random_cuda_weights(
+    config: DualARConfig, device: torch.device, dtype: GpuDtype = "fp8"
+) -> CudaWeights:
+    """``random_weights`` as the kernels want them, for ``byte_tokenizer``."""
+    drawn = random_weights(config, device)
+    return placed_weights(config, drawn, byte_tokenizer(config), dtype, device, lambda _line: None)
 
 
 def random_codec(device: torch.device, seed: int = 0) -> Codec:

@@ -225,8 +225,8 @@ def together(weights: CudaWeights, out: dict[str, Any]) -> bool:
                 # What lies behind a sentence in its last page is nobody's, and left alone.
                 one_by_one()
                 kept = tuple(part.clone() for part in pool.parts)
+                torch.cuda.synchronize()  # prefill waits for no other stream
                 made.run(chunks)
-                torch.cuda.synchronize()
                 equal = all(map(torch.equal, kept, pool.parts))
                 good &= equal or not fixed
                 del kept

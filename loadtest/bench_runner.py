@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.engine.cuda.weights import CudaWeights, device_weights
+from shoal.engine.cuda.weights import CudaWeights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
-from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
+from shoal.engine.random_model import S2_PRO, random_codec, random_cuda_weights
 from shoal.engine.runner import Join, SlotSampling, StepPlan
 
 ROWS = 64
@@ -39,15 +39,7 @@ def run_parts(parts: Mapping[str, Part], description: str | None) -> int:
     parser.add_argument("--parts", default=",".join(parts))
     args = parser.parse_args()
     out: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    tokenizer = byte_tokenizer(S2_PRO)
-    weights = device_weights(
-        S2_PRO,
-        random_weights(S2_PRO, GPU),
-        S2_PRO.semantic_ids(tokenizer.semantic),
-        tokenizer.end_token,
-        dtype="fp8",
-        device=GPU,
-    )
+    weights = random_cuda_weights(S2_PRO, GPU)
     torch.cuda.empty_cache()
     good = True
     for name in args.parts.split(","):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -12,13 +12,15 @@ import torch
 
 from shoal.engine.codec import load_codec
 from shoal.engine.config import BUILTIN_VOICE
-from shoal.engine.cuda.kv_pool import KvDtype
-from shoal.engine.cuda.weights import CudaWeights, device_weights
+from shoal.engine.cuda.kv_pool import KvDtype, KvPool
+from shoal.engine.cuda.prefill import Prefill, PrefillPass
+from shoal.engine.cuda.sharing import Sharing
+from shoal.engine.cuda.weights import CudaWeights, StackWeights, device_weights
 from shoal.engine.cuda_runner import CudaRunner
 from shoal.engine.model.config import DualARConfig, read_config
 from shoal.engine.model.weights import load_weights
 from shoal.engine.prompt import PromptBuilder
-from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
+from shoal.engine.random_model import S2_PRO, random_codec, random_cuda_weights
 from shoal.engine.runner import Int32Array, Join, PrefillChunk, Runner, SlotSampling, StepPlan
 from shoal.engine.tokenizer import load_tokenizer
 
@@ -70,15 +72,8 @@ def builtin_runner(
 
 def s2_runner(*, buckets: Sequence[int], pages: int, positions: int = 4096) -> CudaRunner:
     """Random weights of S2 Pro's shape in FP8, at ``positions`` positions a context."""
-    shape, tokenizer = replace(S2_PRO, max_seq_len=positions), byte_tokenizer(S2_PRO)
-    weights = device_weights(
-        shape,
-        random_weights(shape, GPU),
-        shape.semantic_ids(tokenizer.semantic),
-        tokenizer.end_token,
-        dtype="fp8",
-        device=GPU,
-    )
+    shape = replace(S2_PRO, max_seq_len=positions)
+    weights = random_cuda_weights(shape, GPU)
     torch.cuda.empty_cache()
     runner = CudaRunner(
         shape,
@@ -99,6 +94,35 @@ def code_columns(shape: DualARConfig, semantic_begin: int, count: int, seed: int
     columns = draw.integers(0, shape.codebook_size, (count, 1 + shape.codebooks), dtype=np.int32)
     columns[:, 0] += semantic_begin
     return columns
+
+
+CONTEXT = (3, 9, 1, 0, 7, 2, 8)
+"""Of 10 pages, those that ``prefilled`` writes, in order."""
+
+
+def prefilled(
+    weights: CudaWeights, stack: StackWeights, kv_dtype: KvDtype, spans: Sequence[tuple[int, int]]
+) -> Iterator[list[list[torch.Tensor]]]:
+    """After each span (position, columns) of one context: the bytes of all 10 pages, part by part,
+    as recorded passes left them, as single launches did, and as pieces of 13 columns."""
+    config = weights.slow.config
+    shape = (config.kv_heads, PAGE, config.head_dim)
+    columns = code_columns(read_config(BUILTIN_VOICE), weights.semantic_begin, 400, 3)
+    pools = [KvPool.empty(config.layers, 10, *shape, GPU, kv_dtype) for _ in range(3)]
+    recorded, single, cut = (
+        Prefill(PrefillPass(weights, stack, pool, (16, 64, 256), 10, GPU), pool, GPU)
+        for pool in pools
+    )
+    recorded.capture()
+    for start, count in spans:
+        end = start + count
+        recorded.run([PrefillChunk(columns[start:end], start, CONTEXT)])
+        single.run([PrefillChunk(columns[start:end], start, CONTEXT)])
+        for at in range(start, end, 13):
+            cut.run([PrefillChunk(columns[at : min(at + 13, end)], at, CONTEXT)])
+        yield [
+            [part[:, :10].contiguous().view(torch.uint8) for part in pool.parts] for pool in pools
+        ]
 
 
 class Driver:
@@ -142,6 +166,39 @@ class Driver:
         self.runner.prefill(PrefillChunk(columns[:-1], at, table))
         sampling = SlotSampling(temperature=0.7, top_p=0.9, top_k=30, seed=seed)
         return Join(slot, 1, at + len(columns) - 1, 0, columns[-1], table, sampling)
+
+    def company(
+        self, voice: tuple[int, ...], text: str, slots: Sequence[int], sharers: Sequence[int]
+    ) -> list[Join]:
+        """Slot 0 with ``text``, the others with words of their own; ``sharers`` on the voice."""
+        joins: list[Join] = []
+        for slot in slots:
+            words = f"Neighbour number {slot}." if slot else text
+            if slot in sharers:
+                joins.append(self.start_on(voice, slot, words, 5 + slot))
+            else:
+                joins.append(self.start(slot, words, 5 + slot))
+        return joins
+
+    def shares(self, joins: Sequence[Join]) -> bool:
+        """Whether any of these, in one step, read pages once for several."""
+        finder = Sharing(self.runner.spec.max_slots, PAGE)
+        for join in joins:
+            finder.join(join)
+        return bool(finder.groups(np.array([join.slot for join in joins], np.int32)))
+
+    def behind_half_a_page(self, text: str, frames: int) -> tuple[Int32Array, Int32Array]:
+        """What a stream draws behind a page of its own, and behind one whose first half it copied
+        from a page of slot 1's."""
+        columns = np.concatenate([self.prompt.prefix(), self.prompt.user_turn(text)])
+        join = self.start(0, text, 5)
+        drawn = self.run((0,), (join,), frames)
+        half = len(columns) // 2
+        page = self.own_pages(1)[0]
+        self.runner.prefill(PrefillChunk(columns[:half], 0, (page,)))
+        copied = (page, join.table[0])
+        self.runner.prefill(PrefillChunk(columns[half:-1], half, join.table, copied))
+        return drawn, self.run((0,), (join,), frames)
 
     def run(self, slots: Sequence[int], joins: Sequence[Join], frames: int) -> Int32Array:
         """int32 [frames, rows, 1 + codebooks], two steps in flight."""

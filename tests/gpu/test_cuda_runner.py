@@ -13,12 +13,8 @@ if not torch.cuda.is_available():
 
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
-from shoal.engine.cuda.kv_pool import KvPool
-from shoal.engine.cuda.prefill import Prefill, PrefillPass
-from shoal.engine.cuda.sharing import Sharing
-from shoal.engine.model.config import read_config
-from shoal.engine.runner import PrefillChunk, StepPlan, VocodeBatch
-from tests.steps import GPU, PAGE, Driver, builtin_runner, builtin_weights, code_columns
+from shoal.engine.runner import StepPlan, VocodeBatch
+from tests.steps import CONTEXT, Driver, builtin_runner, builtin_weights, prefilled
 
 BUCKETS = (1, 8, 24, 64)
 SLOTS = BUCKETS[-1]
@@ -51,8 +47,6 @@ def test_who_else_is_on_a_voice_changes_no_bit(fp8: Driver) -> None:
     """A stream on a voice of its own, among strangers, and with so many that the voice is read once
     for all."""
     fp8.voice(VOICE, seed=1)
-    text = [TEXT if not slot else f"Neighbour number {slot}." for slot in range(SLOTS)]
-
     alone = fp8.run((0,), (fp8.start_on(VOICE, 0, TEXT, 5),), FRAMES)
     everyone = tuple(range(SLOTS))
     for sharers, slots in (
@@ -61,17 +55,8 @@ def test_who_else_is_on_a_voice_changes_no_bit(fp8: Driver) -> None:
         (everyone[:40], everyone),
         (everyone, everyone),
     ):
-        joins = [
-            fp8.start_on(VOICE, slot, text[slot], 5 + slot)
-            if slot in sharers
-            else fp8.start(slot, text[slot], 5 + slot)
-            for slot in slots
-        ]
-        finder = Sharing(SLOTS, PAGE)
-        for join in joins:
-            finder.join(join)
-        shares = bool(finder.groups(np.array(slots, np.int32)))
-        assert shares == (len(sharers) > 1)
+        joins = fp8.company(VOICE, TEXT, slots, sharers)
+        assert fp8.shares(joins) == (len(sharers) > 1)
         among = fp8.run(slots, joins, FRAMES)
         assert np.array_equal(among[:, 0], alone[:, 0]), (len(sharers), len(slots))
 
@@ -107,44 +92,20 @@ def test_programmatic_launch_changes_no_bit(fp8: Driver) -> None:
 def test_a_recorded_prefill_writes_what_single_launches_write() -> None:
     """For lengths around the buckets and one beyond the last; and however it is cut."""
     weights = builtin_weights("fp8")
-    config = weights.slow.config
-    columns = code_columns(read_config(BUILTIN_VOICE), weights.semantic_begin, 400, 3)
+    spans = ((0, 400), (5, 1), (30, 16), (70, 17), (100, 100), (64, 300))
+    untouched = [page for page in range(10) if page not in CONTEXT]
     for stack in (weights.prefill, weights.slow):
-        pools = [
-            KvPool.empty(config.layers, 10, config.kv_heads, PAGE, config.head_dim, GPU)
-            for _ in range(3)
-        ]
-        made = [
-            Prefill(PrefillPass(weights, stack, pool, (16, 64, 256), 10, GPU), pool, GPU)
-            for pool in pools
-        ]
-        made[0].capture()
-        recorded, single, cut = made
-        table = (3, 9, 1, 0, 7, 2, 8)
-        for start, count in ((0, 400), (5, 1), (30, 16), (70, 17), (100, 100), (64, 300)):
-            chunk = PrefillChunk(columns[start : start + count], start, table)
-            recorded.run([chunk])
-            single.run([chunk])
-            for at in range(start, start + count, 13):
-                part = columns[at : min(at + 13, start + count)]
-                cut.run([PrefillChunk(part, at, table)])
-            assert torch.equal(pools[0].keys[:, :10], pools[1].keys[:, :10]), (start, count)
-            assert torch.equal(pools[0].values[:, :10], pools[1].values[:, :10]), (start, count)
-            assert torch.equal(pools[0].keys[:, :10], pools[2].keys[:, :10]), (start, count)
-        untouched = [page for page in range(10) if page not in table]
-        assert not pools[0].keys[:, untouched].any()
+        after = prefilled(weights, stack, "bf16", spans)
+        for span, (recorded, single, cut) in zip(spans, after, strict=True):
+            assert all(part.any() for part in recorded)
+            assert not any(part[:, untouched].any() for part in recorded)
+            assert all(map(torch.equal, single, recorded)), span
+            assert all(map(torch.equal, cut, recorded)), span
 
 
 def test_a_page_that_is_continued_is_copied_first(fp8: Driver) -> None:
     """A stream behind half a page that another owns draws what it draws behind its own."""
-    columns = np.concatenate([fp8.prompt.prefix(), fp8.prompt.user_turn(TEXT)])
-    join = fp8.start(0, TEXT, 5)
-    drawn = fp8.run((0,), (join,), 8)
-    half = len(columns) // 2
-    page = fp8.own_pages(1)[0]
-    fp8.runner.prefill(PrefillChunk(columns[:half], 0, (page,)))
-    fp8.runner.prefill(PrefillChunk(columns[half:-1], half, join.table, (page, join.table[0])))
-    again = fp8.run((0,), (join,), 8)
+    drawn, again = fp8.behind_half_a_page(TEXT, 8)
     assert np.array_equal(drawn, again)
 
 

@@ -16,8 +16,8 @@ if not torch.cuda.is_available():
 from shoal.engine.cuda.buckets import PREFILL_SIZES, buckets_up_to
 from shoal.engine.cuda.kv_pool import KvDtype, KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
-from shoal.engine.cuda.weights import CudaWeights, device_weights
-from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_weights
+from shoal.engine.cuda.weights import CudaWeights
+from shoal.engine.random_model import S2_PRO, random_cuda_weights
 from shoal.engine.runner import Join, PrefillChunk, SlotSampling
 from shoal.kernels.bf16_gemm import bf16_gemm, wide_tile_for
 from shoal.kernels.gemm import add_partials
@@ -61,15 +61,7 @@ def test_a_row_of_a_product_has_the_same_bits_in_every_bucket(n: int, k: int) ->
 def weights() -> CudaWeights:
     """The first layers of S2 Pro's shape."""
     shape = replace(S2_PRO, max_seq_len=1024, slow=replace(S2_PRO.slow, layers=LAYERS))
-    tokenizer = byte_tokenizer(shape)
-    return device_weights(
-        shape,
-        random_weights(shape, GPU),
-        shape.semantic_ids(tokenizer.semantic),
-        tokenizer.end_token,
-        dtype="fp8",
-        device=GPU,
-    )
+    return random_cuda_weights(shape, GPU)
 
 
 def chunks_of(weights: CudaWeights) -> list[PrefillChunk]:
@@ -104,6 +96,7 @@ def test_a_context_s_keys_and_values_are_the_same_bits_in_any_company(
         noise = torch.Generator(GPU).manual_seed(5)
         for part in pool.parts:
             part.copy_(torch.randn(part.shape, generator=noise, device=GPU) / 4)
+        torch.cuda.synchronize()  # prefill waits for no other stream
         for call in calls:
             made.run(call)
         torch.cuda.synchronize()
