@@ -202,17 +202,6 @@ def test_marks_silences_and_empty_segments_keep_their_place() -> None:
     assert desk.pcm(A)[3:].tolist() == [0] * 4
 
 
-def test_a_piece_of_a_segment_begins_no_segment() -> None:
-    desk = Desk()
-    desk.take(CodecBegin(A, 0, "one"))
-    feed(desk, A, codes_of(2), work=False)
-    desk.take(CodecEnd(A), CodecBegin(A, 0, None))
-    feed(desk, A, codes_of(2), work=False)
-    desk.take(CodecEnd(A), CodecFinish(A))
-    desk.work()
-    assert desk.events[-1] == Finished(A, 4, 4 * FRAME, 1)
-
-
 def test_a_dropped_stream_is_silent_at_once_and_its_slot_is_free() -> None:
     desk, codes = Desk(), codes_of(6)
     desk.take(CodecBegin(A, 0, "x"))
