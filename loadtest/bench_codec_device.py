@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +17,8 @@ from shoal.engine.codec import Codec, CodecConfig, StreamDecoder
 from shoal.engine.codec.device_network import DeviceNetwork
 from shoal.engine.codec.device_streams import DeviceStreams
 from shoal.engine.codec.load import codec_of, expected_shapes
+
+from .bench_clock import graph_ms
 
 ROWS = (1, 16, 64, 128, 256)
 FRAMES = (1, 2, 4)
@@ -48,31 +49,6 @@ def random_codes(codec: Codec, rows: int, frames: int, seed: int) -> torch.Tenso
     limits = torch.tensor(codec.config.code_limits)
     drawn = torch.rand(rows, frames, codec.codebooks, generator=generator)
     return (drawn * (limits + 1)).to(torch.int32).to(codec.device)
-
-
-def graph_ms(body: Callable[[], object], least_s: float = 0.15) -> float:
-    """Median of replays of ``body``, captured."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            body()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        body()
-    graph.replay()
-    torch.cuda.synchronize()
-    taken: list[float] = []
-    until = time.perf_counter() + least_s
-    while len(taken) < 8 or time.perf_counter() < until:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        taken.append(begin.elapsed_time(end))
-    del graph
-    return statistics.median(taken)
 
 
 def call_ms(codec: Codec, rows: int, frames: int) -> float:

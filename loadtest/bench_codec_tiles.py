@@ -31,7 +31,8 @@ from shoal.kernels.conv import (
 from shoal.kernels.conv_tiles import SCRATCH_TILES, SCRATCH_VALUES, tile_for
 from shoal.kernels.last_conv import prepare_taps
 
-from .bench_codec_device import Figures, graph_ms
+from .bench_clock import graph_ms
+from .bench_codec_device import Figures
 
 
 @dataclass(frozen=True, slots=True)

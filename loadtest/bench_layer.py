@@ -7,7 +7,6 @@ kernels share. Not a bench itself.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,8 @@ from shoal.kernels.pages import SCHEDULE, Heads, Schedule, Workspace
 from shoal.kernels.quantise import Fp8Rows, Fp8Weight, quantise_weight
 from shoal.kernels.swiglu import swiglu
 from shoal.kernels.tiles import rows_tile, tile_for
+
+from .bench_clock import replay_ms
 
 D, INNER, HQ, HKV, DIM, CODES, PAGE = 2560, 9728, 32, 8, 128, 4096, 64
 SHAPES = {
@@ -72,15 +73,7 @@ class Bench:
                     thunk()
         graph.replay()
         torch.cuda.synchronize()
-        times: list[float] = []
-        for _ in range(replays):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) * 1e3 / (rounds * len(thunks)))
-        return statistics.median(times)
+        return replay_ms(graph, replays) * 1e3 / (rounds * len(thunks))
 
     def row(self, table: str, name: str, **figures: Any) -> None:
         if self.timed:

@@ -13,7 +13,6 @@ from memory, in these and DeepGEMM. Random weights; every peer that cannot run s
 from __future__ import annotations
 
 import importlib
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ from torch.nn import functional as F
 
 from shoal.engine.model.config import DualARConfig, StackConfig
 
+from .bench_clock import captured, replay_ms
+
 Weight = tuple[Tensor, ...]
 ROTATED_BYTES = 190_000_000
 """More than three times the L2 cache: weights then come from memory."""
@@ -32,32 +33,14 @@ TOP_K = 30
 DEEP_GEMM = "deep_gemm"
 
 
-def graph_ms(run: Callable[[], object], replays: int = 9) -> float:
+def run_ms(run: Callable[[], object]) -> float:
     """Milliseconds of ``run`` replayed as a CUDA graph, the median; on a CPU of one plain call."""
     run()
-    if not torch.cuda.is_available():
-        begun = time.perf_counter()
-        run()
-        return (time.perf_counter() - begun) * 1e3
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        run()
-    graph.replay()
-    torch.cuda.synchronize()
-    times: list[float] = []
-    for _ in range(replays):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    if torch.cuda.is_available():
+        return replay_ms(captured(run))
+    begun = time.perf_counter()
+    run()
+    return (time.perf_counter() - begun) * 1e3
 
 
 # Products -----------------------------------------------------------------------------------------
@@ -305,7 +288,7 @@ def frames(
             def timed(batch: int = batch, product: Product = product, compiled: bool = compiled):
                 rows = product.rows(batch)
                 frame = TorchFrame(config, product, rows, context, device, compiled=compiled)
-                return graph_ms(frame.run)
+                return run_ms(frame.run)
 
             found.append({"peer": kind, "batch": batch, **_outcome(timed, "step_ms", 3)})
             _next_peer(found[-1])
@@ -352,7 +335,7 @@ def _chain_us(
         for layer in layers:
             forward(inputs, layer.weights, product.apply)
 
-    return graph_ms(run) * 1e3 / len(layers)
+    return run_ms(run) * 1e3 / len(layers)
 
 
 def _next_peer(result: dict[str, Any]) -> None:
