@@ -154,7 +154,8 @@ def products(_: CudaWeights, out: dict[str, Any]) -> bool:
                 shared = min(rows, len(own_bits))
                 same = torch.equal(total[:shared], own_bits[:shared])
                 error = float((total - exact[:rows]).norm() / exact[:rows].norm())
-                if not same or error > (3e-3 if name == "gate_up" else 1e-5):
+                # The matrix unit cuts its sums off where it could round them.
+                if not same or error > (3e-3 if name == "gate_up" else 3e-5):
                     say(f"  WRONG {name} {rows} {brief(tile)}: same bits {same}, error {error}")
                     good = False
             best = min(times, key=times.__getitem__)
@@ -283,10 +284,12 @@ def beside(weights: CudaWeights, out: dict[str, Any]) -> bool:
             steps.run(slots, 8, made)
             thread = threading.Thread(target=prefills)
             thread.start()
-            time.sleep(0.05)
-            busy, _ = steps.run(slots, 2 * STEPS)
-            done.set()
-            thread.join()
+            try:
+                time.sleep(0.05)
+                busy, _ = steps.run(slots, 2 * STEPS)
+            finally:
+                done.set()
+                thread.join()
             row = {
                 "pass": most,
                 "at_once": count,

@@ -45,7 +45,8 @@ def test_a_row_of_a_product_has_the_same_bits_in_every_bucket(n: int, k: int) ->
 
     whole = product(x)
     want = x.double() @ w.double().t()
-    assert float((whole - want).norm() / want.norm()) < 1e-5
+    # The matrix unit cuts its sums off where it could round them.
+    assert float((whole - want).norm() / want.norm()) < 3e-5
     for rows in (1, 5, *BUCKETS, 384):
         for first in (0, 7, 512 - rows):
             part = product(x[first : first + rows].contiguous())
