@@ -66,6 +66,8 @@ _REIGNED = re.compile(
     r"|Ramses|Gregory|Clement|Innocent|Urban) )([VX]|[IVX]{2,5})(?![\w'-])"
 )
 
+_CENTURY = re.compile(r"(?<![\w'-])([XVI]{1,5})(?:th|st|nd|rd)?(?= [Cc]entur(?:y|ies)\b)")
+
 
 def begins_sentence(found: Match) -> bool:
     """Whether the match stands at the start of the text or behind a sentence's end."""
@@ -87,6 +89,7 @@ def say_capitals(text: str) -> str:
     """Acronyms spelled or said; shouted words in small letters."""
     text = _COUNTED.sub(lambda m: m[1] + _count(m[2]), text)
     text = _REIGNED.sub(lambda m: m[1] + _count(m[2], "the {}th"), text)
+    text = _CENTURY.sub(lambda m: _count(m[1], "{}th"), text)
     text = _HUMP.sub(" ", text)
     runs = _CAPITALS.findall(text)
     if not runs:

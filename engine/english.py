@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from .acronyms import begins_sentence, say_capitals
 from .numerals import spell_numbers
+from .shorthand import written_out
 
 Match = re.Match[str]
 
@@ -28,7 +29,7 @@ _FOLD = {
     "‐": "-", "‑": "-", "−": "-", "‒": "–", "—": ", ", "―": ", ", "…": "...",
     "½": " 1/2", "⅓": " 1/3", "⅔": " 2/3", "¼": " 1/4", "¾": " 3/4", "⅛": " 1/8", "⅜": " 3/8",
     "⅝": " 5/8", "⅞": " 7/8", "⅕": " 1/5", "⁄": "/", "²": "^2", "³": "^3",
-    "™": "", "®": "", "©": "", "\xad": "", "\u200b": "", "µ": "µ", "μ": "µ",
+    "™": "", "®": "", "©": "", "µ": "µ", "μ": "µ",
     "№": "No. ", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "ß": "ss", "æ": "ae", "Æ": "Ae",
     "œ": "oe", "Œ": "Oe", "đ": "d", "Đ": "D", "ð": "d", "þ": "th", "Þ": "Th", "ı": "i",
     "。": ". ", "！": "! ", "？": "? ", "，": ", ", "、": ", ", "；": ", ", "：": ", ",
@@ -45,7 +46,8 @@ def _fold_one(found: Match) -> str:
     if char in _KEEP:
         return char
     plain = unicodedata.normalize("NFKD", char)[:4]
-    return "".join(c for c in plain if c.isascii()) or ("" if unicodedata.combining(char) else " ")
+    unseen = unicodedata.combining(char) or unicodedata.category(char) == "Cf"
+    return "".join(c for c in plain if c.isascii()) or ("" if unseen else " ")
 
 
 def _fold(text: str) -> str:
@@ -159,7 +161,8 @@ _SYMBOLS: tuple[_Rule, ...] = (
     _rule(r"(?<=[\w)])\s?={1,3}\s?(?=[\w(-])", " equals "),
     _rule(r"(?<=[\w)]) ?< ?(?=[\w(-])|(?<!\S)<(?=\d)", " less than "),
     _rule(r"(?<=[\w)]) > (?=[\w(-])|(?<!\S)>(?=\d)", " greater than "),
-    _rule(r"(?<=[\w)])\s?\+\s?(?=[\w(])", " plus "),
+    # Not in front of a number that stands apart: that may be a telephone's.
+    _rule(r"(?<=[\w)])(?:\s?\+\s|\+)(?=[\w(])", " plus "),
     _rule(r"±|\+/-", " plus or minus "),
     _rule(r"(?<=\d)\s?[*×]\s?(?=\d)|(?<=[\w)]) × (?=[\w(])", " times "),
     _rule(r"÷", " divided by "),
@@ -203,6 +206,7 @@ _MORE = {
     "Sat.": "Saturday", "Jan.": "January",
     "Feb.": "February", "Aug.": "August", "Sept.": "September", "Oct.": "October",
     "Nov.": "November", "Dec.": "December", "OK": "okay", "Ok": "Okay", "ok": "okay",
+    "JSON": "Jason", "JPEG": "jay peg", "YAML": "yammel",
 }  # fmt: skip
 _SHORT_FORMS = _TRAINED | _MORE
 _SHORT = re.compile(
@@ -278,7 +282,7 @@ def spoken(text: str) -> str:
 
 def _once(text: str) -> str:
     text = _fold(_QUOTED.sub(r"\1", text)).replace("--", ", ").replace("''", '"')
-    text = _addresses(text)
+    text = written_out(_addresses(text))
     if _ANY_SYMBOL.search(text):
         for pattern, said in _SYMBOLS:
             text = pattern.sub(said, text)

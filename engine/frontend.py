@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import unescape
 
 from . import english
 from .marks import ALNUM, CONTROL_MARK, CUE, ELEMENT, SPEAKER, TAG
@@ -110,16 +111,7 @@ def _splits(text: str, stop: int, most: int, lean: bool) -> bool:
 
 # Markup ------------------------------------------------------------------------------------------
 
-_ENTITY = {
-    "&amp;": "&",
-    "&lt;": "<",
-    "&gt;": ">",
-    "&quot;": '"',
-    "&apos;": "'",
-    "&#39;": "'",
-    "&nbsp;": " ",
-}
-_ENTITIES = re.compile("|".join(_ENTITY))
+_ENTITIES = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffd\u202a-\u202e\u2066-\u2069]"
 )
@@ -167,12 +159,12 @@ _ANY_MARKDOWN = re.compile(r"[`*_#|~>\[]|^[ \t]*[-+•◦▪‣][ \t]", re.MULTI
 
 def _unwritten(text: str) -> str:
     """Without what no one would read aloud in any language: controls, entities, Markdown."""
+    if "&" in text:
+        text = _ENTITIES.sub(lambda m: unescape(m[0]), text)
     text = _GAPS.sub(" ", _CONTROLS.sub("", _LINE_ENDS.sub("\n", text)))
     if not text.isascii():
         text = _HALVES.sub("", text)
         text = _EMOJI.sub(lambda m: "" if m[1] is not None else " ", text)
-    if "&" in text:
-        text = _ENTITIES.sub(lambda m: _ENTITY[m[0]], text)
     if _ANY_MARKDOWN.search(text):
         for pattern, said in _MARKDOWN:
             text = pattern.sub(said, text)

@@ -275,6 +275,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(r"(?<![\w.,-])\d{3}-\d{2}-\d{4}(?![\w-])", _groups),
     _rule(r"(?<![\w.,$€£-])(\d{3})-(\d{4})(?![\w-])", _seven),
     _rule(r"(?i)\b((?:call|dial|phone) )(\d{3})\b", lambda m: m[1] + one_by_one(m[2])),
+    _rule(r"(?<!\w)\+(?=\d)", "plus "),
     # Dates
     _rule(r"\b(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z?)?\b", _iso_date),
     _rule(r"(?<![\w./])(\d{1,2})([/.])(\d{1,2})\2(\d{4}|\d\d)(?![\w/]|\.\d)", _slash_date),

@@ -1,0 +1,89 @@
+"""The rarer ways to write numbers, places and asides, as the English front end speaks them."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.engine.frontend import make_frontend
+from shoal.engine.shorthand import written_out
+
+ENGLISH = make_frontend("english")
+
+SPOKEN = [
+    # written otherwise elsewhere
+    (
+        "1 000 000, 12 500 000 and 20 000",
+        "One million, twelve million, five hundred thousand and twenty thousand.",
+    ),
+    (
+        "1.234,56 € or €3,50 or $.50",
+        "One thousand, two hundred and thirty-four euros and fifty-six cents or three euros and"
+        " fifty cents or fifty cents.",
+    ),
+    ("10 / 2 = 5, rated 4 / 5", "Ten divided by two equals five, rated four fifths."),
+    (
+        "1.5e-3 or 2E6 or x+1, +5 points",
+        "One point five times ten to the power of minus three or two times ten to the power of"
+        " six or x plus one, plus five points.",
+    ),
+    # digit by digit, or by halves
+    (
+        "Ring +44 20 7946 0958 or 1-800-FLOWERS.",
+        "Ring plus four four, two zero, seven nine four six, zero nine five eight"
+        " or one eight hundred flowers.",
+    ),
+    ("Your code is 482913.", "Your code is four eight two nine one three."),
+    ("New York, NY 10001", "New York, N Y one zero zero zero one."),
+    (
+        "ISBN 978-3-16-148410-0",
+        "I S B N nine seven eight, three, one six, one four eight four one zero, zero.",
+    ),
+    ("H.264 at 1080p.", "H two sixty-four at ten eighty p."),
+    ("802.11ac on a 4K display", "Eight oh two dot eleven A C on a four K display."),
+    # places
+    (
+        "221B Baker St. Apt. 4B, 10 Elm Dr.",
+        "Two hundred and twenty-one B Baker Street Apartment four B, ten Elm Drive.",
+    ),
+    ("On 5 March Dr. Smith came.", "On the fifth of March Doctor Smith came."),
+    ("40.7128° N, P.O. Box 12", "Forty point seven one two eight degrees north, P O Box twelve."),
+    ("See p. 12, ch. 5 and Ex. 3.", "See page twelve, chapter five and Example three."),
+    ("10 sq ft or 5 cu. m", "Ten square feet or five cubic meters."),
+    ("He/she drives, in km/h.", "He or she drives, in kilometers per hour."),
+    # more of times
+    (
+        "1h30m, 2h 5min 3s or 5m 30s",
+        "One hour thirty minutes, two hours five minutes three seconds"
+        " or five minutes thirty seconds.",
+    ),
+    (
+        "Mon-Fri, Sat 5pm, Sun, Jan. 5",
+        "Monday to Friday, Saturday five p m, Sunday, January fifth.",
+    ),
+    ("At 00:00, in 1:05.32.", "At midnight, in one oh five point three two."),
+    ("The XVIth century, the XX century.", "The sixteenth century, the twentieth century."),
+    # asides
+    ("Great :) Thanks ;-) I love it <3", "Great Thanks I love it."),
+    ("Latency <3 ms: good.", "Latency less than three milliseconds, good."),
+    ("A JSON file and a JPEG.", "A Jason file and a jay peg."),
+    # what is not seen, and what stands for a character
+    ("so\xadft ze\u200bro wi\u200cdth j\u200doin\u2060ed \u200fx", "Soft zero width joined x."),
+    ("Caf&eacute; &#8212; it&rsquo;s &hellip; &copy; R&amp;D", "Cafe, it's, R and D."),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), SPOKEN)
+def test_rarer_writing_is_spoken(text: str, said: str) -> None:
+    assert ENGLISH.spoken(text) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Nothing here is written in shorthand, not even at 5:30 or for $3.50.",
+        "A 7B model, 555 123 4567, 10 20 30, room 101, 2024-01-15, (see the note: yes)",
+        "He sat; 5 St. Louis fans; ratio 3:2; I/O; w/o; Mon ami; 1.2.3, 12.345",
+    ],
+)
+def test_what_others_know_is_left_to_them(text: str) -> None:
+    assert written_out(text) == text
