@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.engine.codec import Codec, StreamDecoder, decode_codes, encode_codes, load_codec
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = Path(__file__).parents[1] / "data" / "s2_tiny"
 FRAMES = 40
 
@@ -23,14 +24,6 @@ FRAMES = 40
 @pytest.fixture(scope="module")
 def codec() -> Codec:
     return load_codec(TINY)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

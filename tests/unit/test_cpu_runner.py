@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,25 +25,11 @@ from tests.turns import (
     TEXTS,
     Steps,
     Turn,
-    builtin_runner,
     pools,
     prompt_of,
     sampled,
-    stepping,
     tiny_runner,
 )
-
-
-@pytest.fixture(scope="module")
-def steps() -> Iterator[Steps]:
-    with stepping(builtin_runner()) as driven:
-        yield driven
-
-
-@pytest.fixture
-def tiny() -> Iterator[Steps]:
-    with stepping(tiny_runner()) as driven:
-        yield driven
 
 
 def test_it_is_a_runner_and_says_its_sizes(steps: Steps) -> None:

@@ -4,7 +4,6 @@ company."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -27,25 +26,11 @@ from tests.turns import (
     TEXTS,
     Steps,
     Turn,
-    builtin_runner,
     keys_and_values,
     prompt_of,
     sampled,
-    stepping,
     tiny_runner,
 )
-
-
-@pytest.fixture(scope="module")
-def steps() -> Iterator[Steps]:
-    with stepping(builtin_runner()) as driven:
-        yield driven
-
-
-@pytest.fixture
-def tiny() -> Iterator[Steps]:
-    with stepping(tiny_runner()) as driven:
-        yield driven
 
 
 def test_the_built_in_voice_speaks_for_a_plausible_time(steps: Steps) -> None:

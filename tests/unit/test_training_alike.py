@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,12 @@ from torch import nn
 from shoal.engine.training.alike import BANDS, RATE, Alike, Directions, NoEncoder, find_weights
 from shoal.engine.training.likeness import main
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RECORDINGS = Path(__file__).parents[1] / "data" / "voices"
 needs_weights = pytest.mark.skipif(
     importlib.util.find_spec("resemblyzer") is None, reason="Resemblyzer is not installed"
 )
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

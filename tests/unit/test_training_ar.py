@@ -27,18 +27,11 @@ from shoal.engine.training.states import halved, load_state, save_state
 from shoal.engine.training.texts import Texts
 from tests.training import CODEC, MODEL, WORDS, small_texts, write_shapes
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 SMALL = Plan(rows=2, length=160, fast=40, lr=5e-3, warmup=2)
 VOICE = Path(__file__).parents[2] / "engine" / "builtin_voice"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small lose by more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +30,8 @@ from shoal.engine.training.speech import read_speech
 from shoal.engine.training.states import halved, load_state, save_state
 from tests.training import CODEC, small_texts, write_shapes, write_small_speech
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SMALL = Plan(
     batch=2,
     frames=4,
@@ -42,15 +43,6 @@ SMALL = Plan(
     listener_width=16,
 )
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small lose by more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

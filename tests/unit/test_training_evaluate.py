@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-import torch
 
 from shoal.engine.training import __main__ as commands
 from shoal.engine.training.evaluate import Utterance, account, main
@@ -37,10 +36,10 @@ def test_the_limit_leaves_room_for_slow_speech() -> None:
     assert said("a" * 100, 0).limit == 320
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_the_voice_speaks_alone_and_like_a_recording(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    threads = torch.get_num_threads()
     texts = tmp_path / "texts.txt"
     texts.write_text("Good morning to you.\n\nIt is 5 o'clock.\n")
     flags = ["tts", "--model", str(VOICE), "--texts", str(texts), "--out", str(tmp_path)]
@@ -56,7 +55,6 @@ def test_the_voice_speaks_alone_and_like_a_recording(
     assert main([*flags, "--reference", str(recording), "--limit", "1"]) == 0
     assert "me: 1 utterances" in capsys.readouterr().out
     assert (tmp_path / "me" / "00.wav").is_file()
-    torch.set_num_threads(threads)
 
 
 def test_an_unknown_command_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

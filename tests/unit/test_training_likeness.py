@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-import torch
 
 from shoal.engine.training.likeness import BANDS, FFT, RATE, main, slaney_filters, without_pauses
 
@@ -19,11 +18,10 @@ needs_weights = pytest.mark.skipif(
 
 
 @needs_weights
+@pytest.mark.usefixtures("one_thread")
 def test_halves_of_a_voice_are_closer_than_two_voices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     paths: list[str] = []
     for name in ("george", "michael"):
         sound, rate = soundfile.read(RECORDINGS / f"{name}.ogg", dtype="float32")
@@ -39,7 +37,6 @@ def test_halves_of_a_voice_are_closer_than_two_voices(
     assert np.allclose(table, table.T) and np.allclose(table.diagonal(), 1)
     assert min(table[0, 1], table[2, 3]) > table[:2, 2:].max()
     assert all(line.startswith("drift 1.00") for line in lines[4:])
-    torch.set_num_threads(threads)
 
 
 @needs_weights
