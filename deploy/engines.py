@@ -42,6 +42,7 @@ def engine_config(settings: ReplicaSettings, store: VoiceStore | None) -> Engine
         model=BUILTIN_VOICE if settings.model is None else Path(settings.model),
         device=settings.device,
         dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
         slots=settings.slots,
         voices_dir=None if store is None else store.root,
         warm_voice_bytes=chosen(

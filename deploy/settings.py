@@ -23,6 +23,8 @@ class ReplicaSettings:
     model: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    kv_dtype: str = "auto"
+    """``fp8`` keeps twice as many keys and values in the same memory of a GPU."""
     slots: int | None = None
     safe_turns: int | None = None
     """Turns that this machine was measured to speak without a gap; what comes above is refused.

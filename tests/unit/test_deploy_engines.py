@@ -42,6 +42,15 @@ def test_the_environment_of_a_replica_does_too_and_the_args_win(
         tiers()
 
 
+def test_the_args_say_in_what_weights_and_keys_are_kept() -> None:
+    usual, chosen = (
+        engine_config(replica_settings(args), None)
+        for args in ({}, {"dtype": "mxfp8", "kv_dtype": "fp8"})
+    )
+    assert (usual.dtype, usual.kv_dtype) == (EngineConfig().dtype, EngineConfig().kv_dtype)
+    assert (chosen.dtype, chosen.kv_dtype) == ("mxfp8", "fp8")
+
+
 @pytest.mark.parametrize("name", TIERS)
 def test_no_tier_is_negative(name: str) -> None:
     with pytest.raises(SettingsError, match=name):
