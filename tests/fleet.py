@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 import wave
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from shoal.deploy import cluster
+from shoal.deploy.__main__ import LAPTOP
 from shoal.deploy.haproxy import Ports
 from shoal.engine.api import Reference
 from shoal.engine.voices import VoiceStore
@@ -46,10 +51,16 @@ def recording() -> bytes:
     return file.getvalue()
 
 
-class Fleet:
-    """A cluster of fakes; ``args`` are those of its replicas."""
+def tones() -> dict[str, Reference]:
+    """Voices that a fake tells apart by their names."""
+    names = (*(f"v{number}" for number in range(VOICES)), "alice")
+    return {name: Reference(recording(), "a tone") for name in names}
 
-    def __init__(self, folder: Path) -> None:
+
+class Fleet:
+    """A cluster of fakes; ``args`` are those of its replicas, ``voices`` what they share."""
+
+    def __init__(self, folder: Path, voices: Mapping[str, Reference] | None = None) -> None:
         self.place = cluster.Place(folder, free_port(), Ports(free_port(), free_port(), 31_000))
         self.port = free_port()
         self.http = f"http://127.0.0.1:{self.port}"
@@ -61,9 +72,9 @@ class Fleet:
             "drain_s": 30.0,
             "leave_s": 2.0,
         }
-        store = VoiceStore(folder / "voices")
-        for voice in (*(f"v{number}" for number in range(VOICES)), "alice"):
-            store.add(voice, [Reference(recording(), "a tone")])
+        self.store = VoiceStore(folder / "voices")
+        for voice, reference in (tones() if voices is None else voices).items():
+            self.store.add(voice, [reference])
 
     def config(self, scaling: dict[str, Any]) -> dict[str, Any]:
         deployment = {
@@ -136,12 +147,69 @@ class Fleet:
         ]
 
     def replica_processes(self) -> list[int]:
+        return self._processes(b"ray::ServeReplica")
+
+    def worker_processes(self) -> list[int]:
+        """Those of a backfill, on the head's node."""
+        return self._processes(b"ray::Speaking")
+
+    def _processes(self, name: bytes) -> list[int]:
         found: list[int] = []
         for process in cluster.members(self.place):
-            name = Path(f"/proc/{process}/cmdline").read_bytes()
-            if name.startswith(b"ray::ServeReplica"):
-                found.append(process)
+            with suppress(OSError):  # it may have ended meanwhile
+                if Path(f"/proc/{process}/cmdline").read_bytes().startswith(name):
+                    found.append(process)
         return found
+
+    def backfill(
+        self, source: Path, out: Path, config: dict[str, Any], workers: int
+    ) -> subprocess.Popen[str]:
+        """The command, as a process of its own."""
+        file = self.place.folder / "serve.yaml"
+        file.write_text(json.dumps(config))
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "shoal.deploy", "backfill", str(source)),
+                *("-o", str(out), "--config", str(file), "--workers", str(workers)),
+                *("--streams", "2", "--address", self.place.address),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+
+class Laptop(Fleet):
+    """What ``shoal cluster up`` starts, on ports and with voices of its own.
+
+    Each replica takes half a CPU, so that three and the one that an update starts fill two of them,
+    and beside three there is room for one worker of a backfill.
+    """
+
+    def __init__(self, folder: Path, voices: Mapping[str, Reference]) -> None:
+        super().__init__(folder, voices)
+        self._file = cluster.read_config(LAPTOP)
+        (app,) = self._file["applications"]
+        self.args = {**app["args"], "voices": str(self.store.root)}
+
+    def config(self, scaling: dict[str, Any]) -> dict[str, Any]:
+        config = deepcopy(self._file)
+        config["http_options"] = {"host": "127.0.0.1", "port": self.port}
+        (app,) = config["applications"]
+        app["args"] = self.args
+        (deployment,) = app["deployments"]
+        del deployment["num_replicas"]
+        deployment |= {**scaling, "ray_actor_options": {"num_cpus": 0.5}}
+        return config
+
+
+async def until(found: Callable[[], bool], limit_s: float = 30.0) -> float:
+    """When it was so."""
+    limit = time.monotonic() + limit_s
+    while not found():
+        assert time.monotonic() < limit
+        await asyncio.sleep(0.02)
+    return time.monotonic()
 
 
 @asynccontextmanager
