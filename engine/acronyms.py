@@ -63,9 +63,10 @@ _COUNTED = re.compile(
 _REIGNED = re.compile(
     r"\b((?:Henry|Louis|Charles|Elizabeth|George|Edward|James|William|Richard|Philip|Francis"
     r"|Napoleon|Frederick|Peter|Catherine|Alexander|Nicholas|Ivan|John Paul|Benedict|Pius|Leo"
-    r"|Ramses|Gregory|Clement|Innocent|Urban) )([VX]|[IVX]{2,5})(?![\w'-])"
+    r"|Ramses|Gregory|Clement|Innocent|Urban) )([VX]|[IVX]{2,5})(?![\w-]|'(?!s\b))"
 )
 
+_COUNTS_ALONE = re.compile(r"(?<![\w'.-])(I{2,3}|VI{2,3}|XI{2,3}|XIV|XVI{1,3})(?![\w'.-])")
 _CENTURY = re.compile(r"(?<![\w'-])([XVI]{1,5})(?:th|st|nd|rd)?(?= [Cc]entur(?:y|ies)\b)")
 
 
@@ -90,6 +91,7 @@ def say_capitals(text: str) -> str:
     text = _COUNTED.sub(lambda m: m[1] + _count(m[2]), text)
     text = _REIGNED.sub(lambda m: m[1] + _count(m[2], "the {}th"), text)
     text = _CENTURY.sub(lambda m: _count(m[1], "{}th"), text)
+    text = _COUNTS_ALONE.sub(lambda m: _count(m[1]), text)
     text = _HUMP.sub(" ", text)
     runs = _CAPITALS.findall(text)
     if not runs:

@@ -57,7 +57,7 @@ def _fold(text: str) -> str:
 
 # Addresses ---------------------------------------------------------------------------------------
 
-_URL = re.compile(r"(?:https?://|(?<![\w.])www\.)[^\s<>\"]{1,400}")
+_URL = re.compile(r"(?:(?:https?|ftp)://|(?<![\w.])www\.)[^\s<>\"]{1,400}")
 _EMAIL = re.compile(r"(?<![\w.+-])([\w.+-]{1,64})@((?:[\w-]{1,63}\.){1,6}[A-Za-z]{2,12})\b")
 _DOMAIN = re.compile(
     r"(?<![\w@.-])((?:[A-Za-z0-9-]{1,63}\.){1,6}"
@@ -93,7 +93,7 @@ def _path(path: str) -> str:
 def _url(found: Match) -> str:
     whole = found[0].rstrip(".,;:!?'\")*_]}")
     rest = found[0][len(whole) :]
-    host, slash, path = re.sub(r"^https?://", "", whole).partition("/")
+    host, slash, path = re.sub(r"^(?:https?|ftp)://", "", whole).partition("/")
     host = re.split(r"[?#]", host, maxsplit=1)[0].rpartition("@")[2]
     return _host(host) + _path(slash + path) + rest
 
@@ -165,6 +165,7 @@ _SYMBOLS: tuple[_Rule, ...] = (
     _rule(r"(?<=[\w)])(?:\s?\+\s|\+)(?=[\w(])", " plus "),
     _rule(r"±|\+/-", " plus or minus "),
     _rule(r"(?<=\d)\s?[*×]\s?(?=\d)|(?<=[\w)]) × (?=[\w(])", " times "),
+    _rule(r"(?<=\d)×(?!\s?[\d(])", " times"),
     _rule(r"÷", " divided by "),
     _rule(r"(?<=[\w)])\^(?=[\w(-])(?![23]\b)", " to the power of "),
     _rule(r"√", " square root of "),
@@ -193,6 +194,7 @@ _TRAINED = {
     "i.e.": "that is",
 }  # fmt: skip
 _MORE = {
+    "Mr": "Mister", "Mrs": "Missus", "Ms": "Miz", "Dr": "Doctor",
     "Ms.": "Miz", "Prof.": "Professor", "Sr.": "Senior", "Gov.": "Governor", "Sen.": "Senator",
     "Rep.": "Representative", "Pres.": "President", "Inc.": "Incorporated", "Ltd.": "Limited",
     "Corp.": "Corporation", "Dept.": "Department", "dept.": "department", "Ave.": "Avenue",

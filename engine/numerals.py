@@ -17,6 +17,7 @@ from .units import CODES, CURRENCIES, SCALES, UNITS
 Match = re.Match[str]
 
 _NUM = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
+_SCALE = r"(k|K|[mM]|bn|[Bb]|thousand|million|billion)\b"
 _PER = {"mo": "month", "yr": "year", "hr": "hour", "h": "hour", "s": "second", "min": "minute"}
 _MONTHS = (
     "January February March April May June July August September October November December"
@@ -105,7 +106,7 @@ def _iso_date(found: Match) -> str:
 
 
 def _slash_date(found: Match) -> str:
-    if found[2] == "." and len(found[4]) == 2:
+    if found[2] in ".-" and len(found[4]) == 2:
         return found[0]  # a version
     first, second = int(found[1]), int(found[3])
     if found[2] == "." or first > 12:
@@ -194,8 +195,9 @@ def _money_after(found: Match) -> str:
 
 
 def _money_range(found: Match) -> str:
-    scale = f" {SCALES.get(found[4].lower(), found[4].lower())}" if found[4] else ""
-    return f" {number(found[2])} to {number(found[3])}{scale} {CURRENCIES[found[1]][1]} "
+    first, last = (f" {SCALES.get(s.lower(), s.lower())}" if s else "" for s in found.group(3, 5))
+    first = "" if first == last else first
+    return f" {number(found[2])}{first} to {number(found[4])}{last} {CURRENCIES[found[1]][1]} "
 
 
 def _feet_inches(found: Match) -> str:
@@ -278,7 +280,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(r"(?<!\w)\+(?=\d)", "plus "),
     # Dates
     _rule(r"\b(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z?)?\b", _iso_date),
-    _rule(r"(?<![\w./])(\d{1,2})([/.])(\d{1,2})\2(\d{4}|\d\d)(?![\w/]|\.\d)", _slash_date),
+    _rule(r"(?<![\w./-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\w/-]|\.\d)", _slash_date),
     _rule(
         rf"\b{_MONTH}\.? (\d{{1,2}})(?:st|nd|rd|th)?(?:\s?[-–]\s?(\d{{1,2}})(?:st|nd|rd|th)?)?"
         rf"(?:,? (\d{{4}}))?\b(?![:/\d]|\.\d)",
@@ -294,7 +296,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     # Ranges, whatever unit follows
     _rule(
-        rf"([$€£])({_NUM})\s?[-–]\s?\1?({_NUM})(?:\s?(k|K|[mM]|bn|[Bb]|thousand|million|billion)\b)?",
+        rf"([$€£])({_NUM})(?:\s?{_SCALE})?\s?[-–]\s?\1?({_NUM})(?:\s?{_SCALE})?",
         _money_range,
     ),
     _rule(
@@ -332,7 +334,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(r"()(?<!\w)'(\d0)s\b", _unit_plural_decade),
     _rule(r"\b(1[1-9]\d\d|20\d\d)('?s)\b", _years),
-    _rule(r"\b(\d+)\s?[xX](?=\s?\d)", r"\1 by "),
+    _rule(r"(?<![A-WYZa-wyz_])(\d+)\s?[xX](?=\s?\d)", r"\1 by "),
     _rule(
         rf"(?<![\w.,])(-)?({_NUM})[ -]?({_UNIT})(?:\^([23]))?(?:/({_UNIT})(?:\^([23]))?)?"
         r"(?![\w+#'/]|\.\w)",

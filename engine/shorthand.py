@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from .numerals import cardinal, one_by_one
+from .units import CODES
 
 Match = re.Match[str]
 
@@ -86,6 +87,12 @@ _FACES: tuple[_Rule, ...] = (
     _rule(r"(?<!\S)<3(?=[\s.!?]*$)", " "),
 )
 _WORDS: tuple[_Rule, ...] = (
+    # Words in straight single quotes; an apostrophe in front of a shortened word is none.
+    _rule(
+        r"(?<![\w'])'(?!(?:n|em|til|tis|twas|cause|round)\b|[\d\s'])"
+        r"((?:[^'\n]|(?<=\w)'(?=\w)){1,200})(?<!\s)'(?!\w)",
+        r"\1",
+    ),
     _rule(r"(?<![\w/])([Hh]e|[Hh]is|[Hh]im)/(she|hers?)(?![\w/])", r"\1 or \2"),
     _rule(r"(?<![\w/])c/o(?![\w/])", "care of"),
     _rule(r"(?<![\w/])(?<!\d )km/h(?![\w/])", "kilometers per hour"),
@@ -103,6 +110,8 @@ _NUMBERS: tuple[_Rule, ...] = (
         lambda m: f"{m[1].replace('.', ',')}.{m[2]}",
     ),
     _rule(r"([$€£]) ?(\d{1,4}),(\d\d)(?![\w,])", r"\1\2.\3"),
+    _rule(r"(?<![\w.,'])\d{1,3}(?:'\d{3}){1,4}(?![\w'])", lambda m: m[0].replace("'", ",")),
+    _rule(r"\b(USD|EUR|GBP|JPY|INR) (?=\d)", lambda m: CODES[m[1]]),
     _rule(r"([$€£])\.(\d\d)(?!\d)", r"\g<1>0.\2"),
     _rule(r"(?<![\w.#-])(\d{1,9}(?:\.\d{1,9})?)[eE]([+-]?)(\d{1,3})(?![\w.-])", _power_of_ten),
     _rule(r"(?<=\d) / (?=\d[\d.,]{0,15} ?=)", " divided by "),
@@ -131,6 +140,15 @@ _NUMBERS: tuple[_Rule, ...] = (
     ),
     _rule(r"\b(4|7|10|14|21)(20|40|60|80)(p|i)\b", _two_parts),
     _rule(
+        r"\b(\d\d)([1-9]\d) ?[x×] ?(\d\d)([1-9]\d)\b",
+        lambda m: f"{cardinal(m[1])} {cardinal(m[2])} by {cardinal(m[3])} {cardinal(m[4])}",
+    ),
+    _rule(
+        r"\b0x([\dA-Fa-f]{1,16})\b",
+        lambda m: "hex " + " ".join(one_by_one(c) or c.upper() for c in m[1]),
+    ),
+    _rule(r"(?<=\blocalhost):(?=\d)", " port "),
+    _rule(
         r"\b([48])K(?= (?:video|resolution|monitor|TV|display|screen|HDR|UHD|footage|streaming))",
         lambda m: f"{cardinal(m[1])} K",
     ),
@@ -158,6 +176,9 @@ _NUMBERS: tuple[_Rule, ...] = (
         r"(?<![\w:])(\d{1,2}:\d\d)\.(\d{1,3})(?![\w:]|\.\d)",
         lambda m: f"{m[1]} point {one_by_one(m[2])}",
     ),
+    _rule(r"\b(\d{1,2})\.([0-5]\d)(?= ?[AaPp]\.?[Mm]\b)", r"\1:\2"),
+    _rule(r"(?<=\d[AaPp][Mm])\s?[-–]\s?(?=\d)", " to "),
+    _rule(r"(?<=\d [AaPp][Mm])\s?[-–]\s?(?=\d)", " to "),
     _rule(r"(?<![\w:])00:00(?![\w:]|\.\d)", "midnight"),
     _rule(rf"\b{_DAY}\b\.?(?=,? (?:{_MONTH}|\d))", _day),
 )

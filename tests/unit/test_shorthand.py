@@ -62,7 +62,32 @@ SPOKEN = [
     ),
     ("At 00:00, in 1:05.32.", "At midnight, in one oh five point three two."),
     ("The XVIth century, the XX century.", "The sixteenth century, the twentieth century."),
+    (
+        "8.30 pm, 9am–5pm, 9 am - 5 pm",
+        "Eight thirty p m, nine a m to five p m, nine a m to five p m.",
+    ),
+    ("3-5-2024 and 1-2-3", "March fifth, twenty twenty-four and one two three."),
+    # amounts and counts
+    (
+        "$5M-$10M, $500k-1M, USD 100, 12'000",
+        "Five to ten million dollars, five hundred thousand to one million dollars,"
+        " one hundred dollars, twelve thousand.",
+    ),
+    (
+        "10× as much, 3x3x3, 1920x1080, 0x1F, localhost:8080",
+        "Ten times as much, three by three by three, nineteen twenty by ten eighty,"
+        " hex one F, localhost port eight thousand and eighty.",
+    ),
+    ("Louis XVI's, Godfather II, an IV", "Louis the sixteenth's, Godfather two, an I V."),
     # asides
+    (
+        "Mr T met Mrs Jones and Dr Who.",
+        "Mister T met Missus Jones and Doctor Who.",
+    ),
+    (
+        "It's 'quoted' and 'don't do it' by the dogs' bowl, rock 'n' roll, the '90s, 'tis.",
+        "It's quoted and don't do it by the dogs' bowl, rock 'n' roll, the nineties, 'tis.",
+    ),
     ("Great :) Thanks ;-) I love it <3", "Great Thanks I love it."),
     ("Latency <3 ms: good.", "Latency less than three milliseconds, good."),
     ("A JSON file and a JPEG.", "A Jason file and a jay peg."),
