@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
@@ -22,6 +22,9 @@ from shoal.engine.fake import FakeEngine
 from shoal.realtime.config import ServerConfig
 from shoal.realtime.server import GatewayServer, build_server
 from shoal.realtime.trace import Traces
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 TIMEOUT_S = 10.0
 PCM = {"format": "pcm", "sample_rate": 24_000, "prosody": {"normalize_loudness": False}}
@@ -118,6 +121,24 @@ def serve() -> Iterator[Serve]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Its event loop counts as running until it ends: a module has this or asynchronous tests."""
+    from tests.browser import chromium  # most modules need none
+
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens pages of servers, each in a context of its own."""
+    from tests.browser import visiting
+
+    with visiting(browser) as visit:
+        yield visit
 
 
 @dataclass

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from shoal.engine.api import Open
 from shoal.engine.fake import FakeEngine
 from shoal.engine.voices import VoiceStore
-from tests.browser import KEPT, TEXT, chromium, seconds, speak, until_played, visiting
+from tests.browser import KEPT, TEXT, seconds, speak, until_played
 from tests.dialects import RecordingEngine
 
 Serve = Callable[..., Any]
 RECORDING = next((Path(__file__).parents[1] / "data" / "voices").glob("*.ogg"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
-    with visiting(browser) as visit:
-        yield visit
 
 
 def test_a_click_is_heard_with_its_words(serve: Serve, visit: Callable[..., Page]) -> None:

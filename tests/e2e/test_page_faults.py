@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from shoal.engine.fake import FakeEngine
 from shoal.engine.voices import VoiceStore
-from tests.browser import TEXT, chromium, seconds, speak, until_played, visiting
+from tests.browser import TEXT, seconds, speak, until_played
 from tests.dialects import RecordingEngine
 
 Serve = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
-    with visiting(browser) as visit:
-        yield visit
 
 
 def test_an_interruption_is_silence_at_once(serve: Serve, visit: Callable[..., Page]) -> None:
