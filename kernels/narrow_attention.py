@@ -32,7 +32,6 @@ from .quantise import Fp8Rows
 from .rounding import (
     EMULATE,
     FP8,
-    bf16,
     dot,
     fp8,
     launch_options,
@@ -292,9 +291,65 @@ def narrow_kernel(
                 tl.store(ARRIVED + m * HKV + h, 0)
 
 
-def narrow_attention(
+def store_narrow(
     qkv: torch.Tensor,
     normed: NormedRows | None,
+    heads: Heads,
+    keys: Fp8Pages,
+    values: Fp8Pages,
+    tables: torch.Tensor,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    queries: NarrowQueries,
+    *,
+    pdl: bool = False,
+) -> None:
+    """``heads.store_heads`` of a decode step: ``queries`` is the output, keys and ``transposed``
+    values are written. ValueError for other heads than four of 128 for each kv head."""
+    page, m = keys.values.shape[2], qkv.shape[1]
+    if heads.queries != 4 * heads.keys or heads.dim != 128 or page % BLOCK:
+        raise ValueError(f"not four heads of 128 a kv head in pages of {BLOCK}s of tokens")
+    if values.values.shape != (len(keys.values), heads.keys, page // BLOCK, heads.dim, BLOCK):
+        raise ValueError(f"values {tuple(values.values.shape)} are not transposed")
+    width = 128 if normed is None else normed.rows.values.shape[1]
+    squares = qkv if normed is None else normed.squares
+    qk_norm = heads.query_weight is not None
+    store_narrow_kernel[(m, heads.keys)](
+        qkv,
+        squares,
+        squares.stride(0),
+        heads.query_weight if qk_norm else heads.rope[0],
+        heads.key_weight if qk_norm else heads.rope[0],
+        *heads.rope,
+        tables,
+        tables.stride(0),
+        slots,
+        positions,
+        keys.values,
+        keys.scales,
+        values.values,
+        values.scales,
+        queries.parts,
+        queries.scales,
+        m,
+        width,
+        heads.eps,
+        SPLITS=qkv.shape[0],
+        NORMED=normed is not None,
+        G=triton.next_power_of_2(width // 128),
+        QK_NORM=qk_norm,
+        HQ=heads.queries,
+        HKV=heads.keys,
+        D=heads.dim,
+        PAGE=page,
+        BT=BLOCK,
+        COLUMNS=COLUMNS,
+        PDL=pdl,
+        **launch_options(warps=2, pdl=pdl),
+    )
+
+
+def narrow_attention(
     heads: Heads,
     keys: Fp8Pages,
     values: Fp8Pages,
@@ -309,49 +364,20 @@ def narrow_attention(
     stages: int = STAGES,
     pdl: bool = False,
 ) -> None:
-    """One decode step as ``attention.decode_attention`` has it, over keys [pages, kv heads, page, D]
-    and ``transposed`` values; the page is a multiple of 64 tokens. ValueError for other heads than
-    four of a kv head of 128."""
-    page, m = keys.values.shape[2], qkv.shape[1]
-    if heads.queries != 4 * heads.keys or heads.dim != 128 or page % BLOCK:
-        raise ValueError(f"not four heads of 128 a kv head in pages of {BLOCK}s of tokens")
-    if values.values.shape != (len(keys.values), heads.keys, page // BLOCK, heads.dim, BLOCK):
-        raise ValueError(f"values {tuple(values.values.shape)} are not transposed")
-    weights = (heads.query_weight, heads.key_weight)
-    qk_norm = weights[0] is not None
-    width = 128 if normed is None else normed.rows.values.shape[1]
-    squares = qkv if normed is None else normed.squares
-    pages = (keys.values, keys.scales, values.values, values.scales)
-    where = (tables, tables.stride(0), slots, positions)
-    shape = {"HQ": heads.queries, "HKV": heads.keys, "D": heads.dim, "PAGE": page, "BT": BLOCK}
-    store_narrow_kernel[(m, heads.keys)](
-        qkv,
-        squares,
-        squares.stride(0),
-        *(weights if qk_norm else (heads.rope[0], heads.rope[0])),
-        *heads.rope,
-        *where,
-        *pages,
-        queries.parts,
-        queries.scales,
-        m,
-        width,
-        heads.eps,
-        SPLITS=qkv.shape[0],
-        NORMED=normed is not None,
-        G=triton.next_power_of_2(width // 128),
-        QK_NORM=qk_norm,
-        COLUMNS=COLUMNS,
-        PDL=pdl,
-        **shape,
-        **launch_options(warps=2, pdl=pdl),
-    )
+    """After ``store_narrow``, the rest of what ``attention.decode_attention`` does for rows that
+    share nothing; ``together``: a program folds TOGETHER stretches, to the same bits."""
     each = TOGETHER if together else 1
-    narrow_kernel[(m, heads.keys, SPLITS // each)](
+    narrow_kernel[(len(slots), heads.keys, SPLITS // each)](
         queries.parts,
         queries.scales,
-        *pages,
-        *where,
+        keys.values,
+        keys.scales,
+        values.values,
+        values.scales,
+        tables,
+        tables.stride(0),
+        slots,
+        positions,
         work.outputs,
         work.sums,
         work.arrived,
@@ -359,12 +385,16 @@ def narrow_attention(
         out.scales if isinstance(out, Fp8Rows) else work.sums,
         out.scales.stride(0) if isinstance(out, Fp8Rows) else 0,
         LOG2_E * heads.dim**-0.5,
+        HQ=heads.queries,
+        HKV=heads.keys,
+        D=heads.dim,
+        PAGE=keys.values.shape[2],
+        BT=BLOCK,
         COLUMNS=COLUMNS,
         SPLIT_TOKENS=SPLIT_TOKENS,
         SPLITS=SPLITS,
         EACH=each,
         QUANT=isinstance(out, Fp8Rows),
         PDL=pdl,
-        **shape,
         **launch_options(warps=4, stages=stages, pdl=pdl),
     )

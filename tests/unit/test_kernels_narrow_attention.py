@@ -1,4 +1,4 @@
-"""Attention whose FP8 keys and values are multiplied unwidened: values, bits, and what it stores."""
+"""Attention whose FP8 keys and values are multiplied unwidened: values, bits, what is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ if not torch.cuda.is_available():
 
 from shoal.kernels.attention import decode_attention
 from shoal.kernels.kv import Fp8Pages, gather_pages, quantise_heads
-from shoal.kernels.narrow_attention import NarrowQueries, narrow_attention, transposed
+from shoal.kernels.narrow_attention import (
+    NarrowQueries,
+    narrow_attention,
+    store_narrow,
+    transposed,
+)
 from shoal.kernels.norm import NormedRows
 from shoal.kernels.pages import Heads, Workspace, fp8_attention_reference
 from shoal.kernels.quantise import Fp8Rows, dequantise_rows
@@ -73,20 +78,10 @@ class Narrow:
     def _run(
         self, work: Workspace, out: torch.Tensor | Fp8Rows, together: bool, values: Fp8Pages
     ) -> None:
-        where = (self.tables, self.slots, self.positions)
+        where = (self.keys, values, self.tables, self.slots, self.positions)
         queries = NarrowQueries.empty(len(self.slots), self.heads, DEVICE)
-        narrow_attention(
-            self.qkv,
-            self.normed,
-            self.heads,
-            self.keys,
-            values,
-            *where,
-            queries,
-            work,
-            out,
-            together=together,
-        )
+        store_narrow(self.qkv, self.normed, self.heads, *where, queries)
+        narrow_attention(self.heads, *where, queries, work, out, together=together)
         assert not work.arrived.any()
 
     def run_wide(self) -> tuple[torch.Tensor, torch.Tensor]:
