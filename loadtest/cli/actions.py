@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from shoal.loadtest.drive.fleet import FleetFailed, Watcher
 from shoal.loadtest.drive.load import Mode, WorkerPlan
@@ -103,7 +104,11 @@ def _run(args: argparse.Namespace) -> int:
         results.append(run(level))
         if not results[-1].complete:
             break
-    kept = _write(job, results, None)
+    found = _write(job, results, None)
+    if not any(run["totals"]["frames_per_s"] for run in found["runs"]):
+        print("shoal load: nothing was heard from this server", file=sys.stderr)
+        return NO_ANSWER
+    kept = all(run["totals"]["slo_kept"] for run in found["runs"])
     return BAD if args.fail_on_slo and not kept else OK
 
 
@@ -128,8 +133,8 @@ def _knee(args: argparse.Namespace) -> int:
     return OK if search.best is not None else BAD
 
 
-def _write(job: Job, results: list[LevelResult], search: KneeSearch | None) -> bool:
-    """Write everything into the job's folder and say so; True when every level kept the SLO."""
+def _write(job: Job, results: list[LevelResult], search: KneeSearch | None) -> Any:
+    """Write everything into the job's folder and say so; the result as it was written."""
     job.out.mkdir(parents=True, exist_ok=True)
     wavs = save_worst(results, job.out)
     found = result.build(job.plan, results, search, describe_machine(), job.kind, job.note, wavs)
@@ -138,7 +143,7 @@ def _write(job: Job, results: list[LevelResult], search: KneeSearch | None) -> b
     (job.out / "report.html").write_text(page, encoding="utf-8")
     print(table.as_text(found))
     print(f"\n{job.out / 'result.json'}  {job.out / 'report.html'}")
-    return all(run["totals"]["slo_kept"] for run in found["runs"])
+    return found
 
 
 def _gate(args: argparse.Namespace) -> int:

@@ -115,7 +115,13 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
             found.append(f"{name}: THIS CLIENT WAS SATURATED: {reason}")
         if not run["complete"]:
             found.append(f"{name}: interrupted, figures are of what was done")
-        if (turns := totals["turns"]) < 1000:
+        turns, cold = totals["turns"], totals["cold_turns"]
+        if turns == 0 and cold:
+            found.append(
+                f"{name}: the window held nothing but {cold} cold turn{'s'[: cold > 1]}:"
+                " a longer --window or --cold-every 0 would hold others"
+            )
+        elif 0 < turns < 1000:
             # Of fewer than 20 turns the 95th percentile is the slowest one.
             which = "p99.9" if turns >= 100 else "p99" if turns >= 20 else "p95"
             found.append(f"{name}: {turns} turns, so {which} is close to the maximum")

@@ -373,6 +373,7 @@ def test_a_server_that_is_not_there_is_counted_as_such(tmp_path: Path) -> None:
         "run", "ws://127.0.0.1:9", "--closed", "1", "--window", "0.5", "--warmup", "0",
         "--cooldown", "0", "--metrics", "none", "--cold-every", "0", "--out", str(tmp_path),
     )  # fmt: skip
-    assert done.returncode == 0
+    assert done.returncode == 2
+    assert "nothing was heard from this server" in done.stderr
     assert "x connect: ConnectionRefusedError" in done.stdout
     assert "No level kept" in done.stdout

@@ -292,6 +292,14 @@ def test_a_run_without_a_single_turn_still_has_a_page(result: dict[str, Any]) ->
     assert "No level kept" in page and "no turn was measured" in page
 
 
+def test_a_window_that_held_only_cold_turns_says_what_to_do() -> None:
+    cold = Totals(PLAN.slo, PLAN.frame_s, window_s=3.0, cold_turns=1)
+    short = replace(level(4, 0.05), totals=cold, rows=[], worst=[], stages=[], repeats=[])
+    told = table.as_text(build(PLAN, [short], None, {}, "", "", {}))
+    assert "nothing but 1 cold turn: a longer --window" in told
+    assert "close to the maximum" not in told
+
+
 def test_the_worst_turns_audio_is_saved_and_an_earlier_runs_is_gone(tmp_path: Path) -> None:
     (tmp_path / "worst").mkdir()
     (tmp_path / "worst" / "old.wav").write_bytes(b"")
