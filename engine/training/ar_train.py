@@ -23,16 +23,15 @@ from ..model.weights import load_weights
 from .ar_model import BUILTIN, Masked, TrainedDualAR
 from .budget import Budget, cosine, ramp
 from .codes import Corpus, read_corpus
+from .course import Course, add_flags
 from .export import write_model
 from .rows import Conversations, Mix, PackedRows, Rows
-from .states import Averaged, first_state, halved, save_state
+from .states import Averaged, halved
 from .texts import Texts, read_texts
 from .tracing import Trace, pulse
 
 STATE = "ar"
 HELD_OUT = 400
-KEPT_S = 120.0
-"""Between two saved states, so that a run that is stopped loses no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,14 +282,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--codes", type=Path, required=True, help="a folder of codes_NN.npz")
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--alignment", type=Path, required=True, help="what align wrote")
-    parser.add_argument("--out", type=Path, required=True, help="the export and its log")
-    parser.add_argument("--state", type=Path, required=True, help="the whole state, to go on from")
-    parser.add_argument("--carry", type=Path, help="a compact state, in pieces, as well")
+    add_flags(parser, out="the export and its log", seed=1)
     parser.add_argument("--init", type=Path, help="an export to begin with, without any state")
-    parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--steps", type=int, default=0, help="at least, whatever the minutes")
-    parser.add_argument("--begin", type=float, default=0.0, help="schedule, when there is no state")
-    parser.add_argument("--end", type=float, default=1.0)
     parser.add_argument("--rows", type=int, default=PLAN.rows)
     parser.add_argument("--length", type=int, default=PLAN.length)
     parser.add_argument("--fast", type=int, default=PLAN.fast)
@@ -303,9 +296,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--snapshot-minutes", type=float, default=0.0, help="exports in between")
     parser.add_argument("--snapshot-at", type=float, help="and one at this point of the schedule")
-    parser.add_argument("--plain", action="store_true", help="compile nothing")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     flags = parser.parse_args(argv)
     budget = Budget(flags.minutes)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -323,12 +313,8 @@ def main(argv: list[str]) -> int:
     )
     config = BUILTIN if flags.config is None else read_config(flags.config)
     training = ArTraining(config, plan, device, cuda and not flags.plain)
-    begin = flags.begin
-    found = first_state((flags.state, flags.carry), STATE, device)
-    if found is not None:
-        begin = training.resume(found[1])
-        print(f"went on from {found[0]} at step {training.steps}, {begin:.3f}", flush=True)
-    elif flags.init is not None:
+    course = Course(STATE, training, flags, budget)
+    if flags.init is not None and not course.resumed:
         training.begin_from(flags.init)
     seed = flags.seed + training.steps
     torch.manual_seed(seed)
@@ -344,35 +330,25 @@ def main(argv: list[str]) -> int:
         with pulse("compiling"):
             way = training.warm_up(next(drawn).to(device))
         print(f"{way} after {budget.spent_s:.0f} s", flush=True)
-    budget.begin_schedule(begin, flags.end)
-    least = training.steps + flags.steps
     flags.out.mkdir(parents=True, exist_ok=True)
-    saved_s = kept_s = budget.spent_s
-    number = 0
-    early = flags.snapshot_at if flags.snapshot_at and begin < flags.snapshot_at else None
+    saved_s, number = budget.spent_s, 0
+    early = flags.snapshot_at if flags.snapshot_at and course.begin < flags.snapshot_at else None
 
-    def keep() -> None:
-        write_model(flags.out, config, training.averaged())
-        save_state(flags.state, STATE, training.state(budget.fraction, compact=False))
+    def export(folder: Path) -> None:
+        write_model(folder, config, training.averaged())
 
     with Trace(flags.out / "ar_log.txt", budget) as trace:
-        while not budget.over or training.steps < least:
+        for _ in course.steps(lambda: export(flags.out)):
             found = training.step(next(drawn).to(device), budget.fraction)
             trace.add(training.steps, found)
             if training.steps % 1000 == 0:
                 trace.say(f"held out at step {training.steps}", training.held_out(test))
-            if budget.spent_s - kept_s > KEPT_S:
-                kept_s = budget.spent_s
-                keep()
             if flags.snapshot_minutes and budget.spent_s - saved_s > 60 * flags.snapshot_minutes:
                 saved_s, number = budget.spent_s, number + 1
-                write_model(flags.out / f"snapshot_{number}", config, training.averaged())
+                export(flags.out / f"snapshot_{number}")
             if early is not None and budget.fraction >= early:
-                write_model(flags.out / "early", config, training.averaged())
+                export(flags.out / "early")
                 trace.say(f"early export at step {training.steps}", {"at": budget.fraction})
                 early = None
-        keep()
-        if flags.carry is not None:
-            save_state(flags.carry, STATE, training.state(budget.end, compact=True))
         trace.say(f"held out at step {training.steps}", training.held_out(test))
     return 0

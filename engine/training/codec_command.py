@@ -18,15 +18,14 @@ from .budget import Budget
 from .codec_model import BUILTIN
 from .codec_plan import PLAN, Plan, warm
 from .codec_train import CodecTraining
+from .course import Course, add_flags
 from .cuts import Cuts
 from .speech import read_speech
-from .states import first_state, halved, save_state
+from .states import halved
 from .texts import read_texts
 from .tracing import Trace, pulse
 
 STATE = "codec"
-KEPT_S = 120.0
-"""Between two saved states, so that a run that is stopped loses no more."""
 ALIKE = 1.0
 """Weight of the voices: at the committed codec their gradient is then 15 to 30 % as long as that of
 the mel distance."""
@@ -46,13 +45,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="codec", description=__doc__)
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="codec.pth and its log")
-    parser.add_argument("--state", type=Path, required=True, help="the whole state, to go on from")
-    parser.add_argument("--carry", type=Path, help="a compact state, in pieces, as well")
-    parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--steps", type=int, default=0, help="at least, whatever the minutes")
-    parser.add_argument("--begin", type=float, default=0.0, help="schedule, when there is no state")
-    parser.add_argument("--end", type=float, default=1.0)
+    add_flags(parser, out="codec.pth and its log", seed=0)
     parser.add_argument("--batch", type=int, default=PLAN.batch)
     parser.add_argument("--frames", type=int, default=PLAN.frames)
     parser.add_argument(
@@ -64,12 +57,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--alike-weight", type=float, default=ALIKE)
     parser.add_argument("--alike-every", type=int, default=1, help="steps, where it costs much")
     parser.add_argument("--config", type=Path, help="codec_config.json; else the built-in voice's")
-    parser.add_argument("--plain", action="store_true", help="compile nothing")
     parser.add_argument(
         "--compile-only", action="store_true", help="fill the compiler's cache; reads no speech"
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     flags = parser.parse_args(argv)
     budget = Budget(flags.minutes)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -90,12 +80,8 @@ def main(argv: list[str]) -> int:
         with pulse("compiling"):
             print(f"{training.compile(0.1 * audio)} after {budget.spent_s:.0f} s", flush=True)
         return 0
-    begin = flags.begin
-    found = first_state((flags.state, flags.carry), STATE, device)
-    if found is not None:
-        begin = training.resume(found[1])
-        print(f"went on from {found[0]} at step {training.steps}, {begin:.3f}", flush=True)
-    elif flags.init is not None:
+    course = Course(STATE, training, flags, budget)
+    if flags.init is not None and not course.resumed:
         training.begin_from(torch.load(flags.init, "cpu", weights_only=True))
         print(f"began with {flags.init}", flush=True)
     torch.manual_seed(flags.seed + training.steps)
@@ -110,17 +96,9 @@ def main(argv: list[str]) -> int:
         print(f"{way} after {budget.spent_s:.0f} s", flush=True)
     if alike is not None and training.try_alike(cuts()[0]):
         print(f"voices are compared after {budget.spent_s:.0f} s", flush=True)
-    budget.begin_schedule(begin, flags.end)
-    least = training.steps + flags.steps
-    kept_s = budget.spent_s
-
-    def keep() -> None:
-        save_codec(flags.out, training)
-        save_state(flags.state, STATE, training.state(budget.fraction, compact=False))
-
     flags.out.mkdir(parents=True, exist_ok=True)
     with Trace(flags.out / "codec_log.txt", budget) as trace:
-        while not budget.over or training.steps < least:
+        for _ in course.steps(lambda: save_codec(flags.out, training)):
             timed = training.steps % TIMED_EVERY == TIMED_EVERY // 2
             batch = cuts()
             if timed:
@@ -128,12 +106,6 @@ def main(argv: list[str]) -> int:
             trace.add(training.steps + 1, training.step(*batch, budget.fraction))
             if timed:
                 trace.say(f"ms of step {training.steps}", training.laps.end())
-            if budget.spent_s - kept_s > KEPT_S:
-                kept_s = budget.spent_s
-                keep()
-        keep()
-        if flags.carry is not None:
-            save_state(flags.carry, STATE, training.state(budget.end, compact=True))
         torch.backends.cudnn.benchmark = False
         trace.say(f"held out at step {training.steps}", training.held_out(speech, labels))
     return 0
