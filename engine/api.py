@@ -335,6 +335,8 @@ class VoiceInfo:
     voice_id: str
     seconds: float
     created_at: float
+    doubt: str = field(default="", compare=False)
+    """Where it was just added: why its transcripts cannot be what is said in its recordings."""
 
 
 Deliver = Callable[[Sequence[Event]], None]

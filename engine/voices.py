@@ -87,7 +87,7 @@ class VoiceStore:
     ) -> VoiceInfo:
         """Store a voice. Raises :class:`VoiceError` for a bad id, one that is taken, no or too many
         references, and recordings that cannot be used. Transcripts that cannot be what is said in
-        them are logged."""
+        them are logged and told."""
         place = self._place(voice_id)
         if not 0 < len(references) <= MAX_REFERENCES:
             raise VoiceError(f"a voice takes 1 to {MAX_REFERENCES} references")
@@ -95,9 +95,10 @@ class VoiceStore:
             raise VoiceExists(f"voice {voice_id!r} exists already")
         lengths_s = [_length_s(reference) for reference in references]
         seconds = sum(lengths_s)
-        info = VoiceInfo(voice_id, seconds, time.time())
         texts = [reference.text for reference in references]
-        if doubt := transcript_doubt(texts, lengths_s):
+        doubt = transcript_doubt(texts, lengths_s)
+        info = VoiceInfo(voice_id, seconds, time.time(), doubt)
+        if doubt:
             log.warning("voice %r: %s", voice_id, doubt)
         with self._scratch() as scratch:
             for index, reference in enumerate(references):

@@ -148,13 +148,15 @@ class Catalogue:
             row = self._rows(voice_id, database).get(voice_id)
         return self._model(info, row)
 
-    def add_named(self, voice_id: str, reference: Reference) -> None:
+    def add_named(self, voice_id: str, reference: Reference) -> str:
         """Keep a recording under an id of the client's, of which nothing more is said.
+
+        Returns why its transcript cannot be what is said in it; empty when it can.
 
         :raises VoiceError: in the client's terms, when it cannot be kept."""
         if len(self._voices.list()) >= MAX_VOICES:
             raise VoiceError(f"over {MAX_VOICES} voices are not kept")
-        self._voices.add(voice_id, [reference])
+        return self._voices.add(voice_id, [reference]).doubt
 
     def rename(self, voice_id: str, new_id: str) -> None:
         """:raises UnknownVoice:

@@ -48,10 +48,10 @@ async def _add(request: Request) -> Response:
     catalogue = catalogue_of(gateway)
     voice_id, audio, text = await _recording(request)
 
-    def add() -> None:
+    def add() -> str:
         if not text.strip():
             raise VoiceError("text: what is said in the recording is required")
-        catalogue.add_named(voice_id, Reference(audio, text))
+        return catalogue.add_named(voice_id, Reference(audio, text))
 
     status, message = await _outcome(add, f"Reference voice '{voice_id}' added")
     if status == 200:
@@ -119,10 +119,10 @@ async def _strings(request: Request, *names: str) -> list[str]:
     return values
 
 
-async def _outcome(work: Callable[[], None], done: str) -> tuple[int, str]:
-    """Off the loop; the status and what to say of it."""
+async def _outcome(work: Callable[[], str | None], done: str) -> tuple[int, str]:
+    """Off the loop; the status and what to say of it. ``work`` may have a remark."""
     try:
-        await asyncio.to_thread(work)
+        remark = await asyncio.to_thread(work)
     except VoiceExists as error:
         return 409, str(error)
     except BadVoiceId as error:
@@ -131,7 +131,7 @@ async def _outcome(work: Callable[[], None], done: str) -> tuple[int, str]:
         return 404, str(error)
     except VoiceError as error:
         return 400, str(error)
-    return 200, done
+    return 200, f"{done}, but {remark}" if remark else done
 
 
 def _answer(request: Request, status: int, message: str, fields: Mapping[str, object]) -> Response:

@@ -266,6 +266,10 @@ async def test_references_of_the_open_server(http: httpx.AsyncClient) -> None:
     assert again.status_code == 409 and again.json()["success"] is False
     assert (await add("../ann")).status_code == 400
     assert (await add("eve", " ")).status_code == 400
+    doubted = await add("dan", WORDS * 50)
+    assert doubted.status_code == 200
+    assert "added, but the reference's transcript is too long" in doubted.json()["message"]
+    await http.request("DELETE", "/v1/references/delete", json={"reference_id": "dan"})
     packed = msgpack.packb({"id": "bob", "audio": recording(), "text": WORDS})
     kind = {"content-type": "application/msgpack"}
     assert (await http.post("/v1/references/add", content=packed, headers=kind)).is_success
