@@ -112,7 +112,7 @@ def start(place: Place, cpus: int) -> None:
     place.state.write_text(json.dumps({"session": session}), encoding="utf-8")
     limit_s = time.monotonic() + START_S
     while b"Ray runtime started" not in log.read_bytes():
-        if not _members(session) or time.monotonic() > limit_s:
+        if not session_members(session) or time.monotonic() > limit_s:
             stop(place)
             raise ClusterError(f"Ray did not start: see {log}")
         time.sleep(POLL_S)
@@ -264,11 +264,11 @@ def stop(place: Place) -> bool:
         place.state.unlink(missing_ok=True)
         return False
     for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
-        for process in _members(session):
+        for process in session_members(session):
             with suppress(ProcessLookupError):
                 os.kill(process, number)
         limit_s = time.monotonic() + patience_s
-        while _members(session) and time.monotonic() < limit_s:
+        while session_members(session) and time.monotonic() < limit_s:
             time.sleep(POLL_S)
     with suppress(ChildProcessError):
         os.waitpid(session, os.WNOHANG)
@@ -282,16 +282,16 @@ def _session(place: Place) -> int | None:
         session = int(json.loads(place.state.read_text(encoding="utf-8"))["session"])
     except (OSError, ValueError, KeyError):
         return None
-    return session if _members(session) else None
+    return session if session_members(session) else None
 
 
 def members(place: Place) -> list[int]:
     """The processes of the cluster; none when it does not run."""
     session = _session(place)
-    return [] if session is None else _members(session)
+    return [] if session is None else session_members(session)
 
 
-def _members(session: int) -> list[int]:
+def session_members(session: int) -> list[int]:
     """The live processes of a session (Linux)."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():

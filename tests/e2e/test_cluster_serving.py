@@ -15,12 +15,15 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 import msgpack
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -46,6 +49,10 @@ REPLAY_SPEED = 3.0
 REFUSED_S = (0.5, 1.0)
 """Since the turns began: when others are refused meanwhile."""
 ROUNDS = 4
+WORDS = 16
+CLIENTS_START_S = 8.0
+CLIENTS_S = "30"
+"""How long the agents' clients speak: they take some of it to come up."""
 
 
 @pytest.fixture(scope="module")
@@ -179,35 +186,100 @@ async def test_a_killed_replica_takes_only_its_own_streams_along(fleet: Fleet) -
     await asyncio.to_thread(fleet.wait_for, 3, 40)
 
 
-async def test_a_rolling_update_under_load_loses_no_turn(fleet: Fleet) -> None:
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What clients were told who spoke while every replica was replaced by another one."""
+
+    before: set[str]
+    after: set[str]
+    load: list[tuple[Told, int]]
+    moved: int
+    """Turns of the load that were over when the update was."""
+    idle_code: int | None
+    """With which a socket was closed on which nothing had been said."""
+    long: list[tuple[str, int]]
+    livekit: dict[str, Any]
+    pipecat: dict[str, Any]
+
+
+async def long_turn(http: str) -> tuple[str, int]:
+    """How a turn ended and how much was heard of it, whose text comes over eight seconds."""
+    async with connect(live_url(http), compression=None, max_size=None) as socket:
+        request = {"text": "", "format": "pcm", "sample_rate": 24_000}
+        await socket.send(msgpack.packb({"event": "start", "request": request}))
+
+        async def speak() -> None:
+            for _ in range(WORDS):  # longer than a leaving replica takes new turns
+                await socket.send(msgpack.packb({"event": "text", "text": "Yes. "}))
+                await asyncio.sleep(0.5)
+            await socket.send(msgpack.packb({"event": "stop"}))
+
+        speaking = asyncio.create_task(speak())
+        audio, reason = 0, "lost"
+        with suppress(ConnectionClosed):
+            async for frame in socket:
+                message = msgpack.unpackb(frame)
+                audio += len(message.get("audio", b""))
+                if message["event"] == "finish":
+                    reason = message["reason"]
+        with suppress(ConnectionClosed):
+            await speaking
+        return reason, audio
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def update(fleet: Fleet) -> Update:
+    """One, under load, with the pools of others and with turns in their middle on each replica."""
     before = set(fleet.servers("UP"))
+    clients = [
+        asyncio.create_task(asyncio.to_thread(run_client, *arguments))
+        for arguments in (
+            ("livekit_pool", fleet.http, CLIENTS_S),
+            ("pipecat_turns", "fish", fleet.http, CLIENTS_S),
+        )
+    ]
+    await asyncio.sleep(CLIENTS_START_S)
     async with connect(live_url(fleet.http) + "?pool=1", compression=None) as idle:
-        async with callers(fleet, 9) as ended:
+        async with callers(fleet, 9) as load:
             await asyncio.sleep(1)
+            long = [asyncio.create_task(long_turn(fleet.http)) for _ in range(6)]
+            await asyncio.sleep(0.5)
             fleet.args["max_sockets"] = 900
             await asyncio.to_thread(fleet.deploy)
-            moved = len(ended)
+            moved = len(load)
             await asyncio.sleep(2)
         with pytest.raises(ConnectionClosed) as closed:
             await asyncio.wait_for(idle.recv(), 5)
-    after = set(fleet.servers("UP"))
-    assert len(after) == 3 and not before & after
-    failed = [told for told, _ in ended if told.reason != "stop"]
-    tries = Counter(tries for _, tries in ended)
-    logger.info(f"{len(ended)} turns, tries {dict(tries)}")
-    assert failed == [] and len(ended) > 30 and moved < len(ended)
-    assert {told.replica for told, _ in ended[-3:]} <= after
-    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
+    received = closed.value.rcvd
+    return Update(
+        before,
+        set(fleet.servers("UP")),
+        load,
+        moved,
+        received.code if received is not None else None,
+        await asyncio.gather(*long),
+        *await asyncio.gather(*clients),
+    )
 
 
-async def test_livekits_pool_lives_through_an_update(fleet: Fleet) -> None:
-    before = set(fleet.servers("UP"))
-    talking = asyncio.create_task(asyncio.to_thread(run_client, "livekit_pool", fleet.http, "30"))
-    await asyncio.sleep(4)
-    fleet.args["max_sockets"] = 902
-    await asyncio.to_thread(fleet.deploy)
-    told = await talking
-    assert not before & set(fleet.servers("UP"))
+async def test_a_rolling_update_under_load_loses_no_turn(update: Update) -> None:
+    assert len(update.after) == 3 and not update.before & update.after
+    tries = Counter(tries for _, tries in update.load)
+    logger.info(f"{len(update.load)} turns, tries {dict(tries)}")
+    assert [told for told, _ in update.load if told.reason != "stop"] == []
+    assert len(update.load) > 30 and update.moved < len(update.load)
+    assert {told.replica for told, _ in update.load[-3:]} <= update.after
+    assert update.idle_code == 1001
+
+
+async def test_turns_outlive_the_update_of_every_replica(update: Update) -> None:
+    """Clients in the middle of a turn on each replica: what they say next is heard to the end."""
+    assert len(update.long) == 6
+    assert set(update.long) == {("stop", WORDS * 4 * 2400)}  # 4 frames a word
+
+
+async def test_livekits_pool_lives_through_an_update(update: Update) -> None:
+    told = update.livekit
     logger.info(f"LiveKit: {len(told['turns'])} turns, {told['handshakes']} handshakes")
     # It may take a socket from its pool as it is closed, says so, and takes another one.
     assert all(told["recovered"]) and len(told["turns"]) > 10
@@ -215,54 +287,11 @@ async def test_livekits_pool_lives_through_an_update(fleet: Fleet) -> None:
     assert 2 <= told["handshakes"] < len(told["turns"]) / 2, "it keeps sockets and loses some"
 
 
-async def test_pipecats_socket_lives_through_an_update(fleet: Fleet) -> None:
-    before = set(fleet.servers("UP"))
-    run = asyncio.to_thread(run_client, "pipecat_turns", "fish", fleet.http, "35")
-    talking = asyncio.create_task(run)
-    await asyncio.sleep(8)
-    fleet.args["max_sockets"] = 903
-    await asyncio.to_thread(fleet.deploy)
-    told = await talking
-    assert not before & set(fleet.servers("UP"))
+async def test_pipecats_socket_lives_through_an_update(update: Update) -> None:
+    told = update.pipecat
     logger.info(f"pipecat: {len(told['turns'])} turns, errors {told['errors']}")
     assert len(told["turns"]) >= 5 and min(told["turns"]) > 0
     assert min(told["turns"]) == pytest.approx(max(told["turns"]), abs=0.05)
-
-
-async def test_turns_outlive_the_update_of_every_replica(fleet: Fleet) -> None:
-    """Clients in the middle of a turn on each replica: what they say next is heard to the end."""
-
-    async def long_turn() -> tuple[str, int]:
-        url = live_url(fleet.http)
-        async with connect(url, compression=None, max_size=None) as socket:
-            request = {"text": "", "format": "pcm", "sample_rate": 24_000}
-            await socket.send(msgpack.packb({"event": "start", "request": request}))
-
-            async def speak() -> None:
-                for _ in range(16):  # longer than a leaving replica takes new turns
-                    await socket.send(msgpack.packb({"event": "text", "text": "Yes. "}))
-                    await asyncio.sleep(0.5)
-                await socket.send(msgpack.packb({"event": "stop"}))
-
-            speaking = asyncio.create_task(speak())
-            audio, reason = 0, "lost"
-            with suppress(ConnectionClosed):
-                async for frame in socket:
-                    message = msgpack.unpackb(frame)
-                    audio += len(message.get("audio", b""))
-                    if message["event"] == "finish":
-                        reason = message["reason"]
-            with suppress(ConnectionClosed):
-                await speaking
-            return reason, audio
-
-    before = set(fleet.servers("UP"))
-    turns = [asyncio.create_task(long_turn()) for _ in range(6)]
-    await asyncio.sleep(0.5)
-    fleet.args["max_sockets"] = 901
-    await asyncio.to_thread(fleet.deploy)
-    assert set(await asyncio.gather(*turns)) == {("stop", 16 * 4 * 2400)}  # 4 frames a word
-    assert not before & set(fleet.servers("UP"))
 
 
 async def test_recorded_turns_take_one_replica_to_three_and_back_and_none_is_cut(

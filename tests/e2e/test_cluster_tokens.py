@@ -79,7 +79,7 @@ def fleet(collector: Collector) -> Iterator[Fleet]:
             fleet.deploy(REPLICAS)
             yield fleet
         finally:
-            cluster.stop(fleet.place)
+            fleet.kill()
 
 
 def token_of(fleet: Fleet) -> str:
