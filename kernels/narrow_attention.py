@@ -9,10 +9,10 @@ of a head's largest; probabilities have eight bits. The other eight columns are 
 nothing.
 
 Of e4m3 the matrix unit takes operands only as rows along which it sums, so values are kept
-transposed: ``Fp8Pages.values`` of values are e4m3 [pages, kv heads, page / 64, D, 64]. Keys and all
-scales lie as ``kv`` says. What lies in value pages behind a context's end has to be finite. A
-value's scale is an exponent added to its token's scores, so that the largest weight of a head is 1
-and e4m3's range is where the weights are; what it adds is taken from the sum of the weights.
+transposed: ``Fp8Pages.values`` of values are e4m3 [pages, kv heads, page / 64, D, 64]. Keys and
+all scales lie as ``kv`` says. What lies in the fifteen tokens behind a context's end has to be
+finite. A value's scale is an exponent added to its token's scores, so that the largest weight of a
+head is 1 and e4m3's range is where the weights are; their sum is rid of it again.
 """
 
 from __future__ import annotations
@@ -201,12 +201,11 @@ def narrow_kernel(
         next_page = tl.load(table + first * BT // PAGE)
         if PDL and not EMULATE:
             row = (next_page.to(tl.int64) * HKV + h) * PAGE + first * BT % PAGE
-            line = row * D + tl.arange(0, BT * D // 128) * 128
-            prefetch_lines(KEYS + line)
-            prefetch_lines(VALUES + line)
-            line = row + tl.arange(0, BT // 32) * 32
-            prefetch_lines(KEY_SCALES + line)
-            prefetch_lines(VALUE_SCALES + line)
+            line = tl.arange(0, BT * D // 128) * 128
+            prefetch_lines(KEYS + row * D + line)
+            prefetch_lines(VALUES + row * D + line)
+            prefetch_lines(KEY_SCALES + row + tl.arange(0, BT // 32) * 32)
+            prefetch_lines(VALUE_SCALES + row + tl.arange(0, BT // 32) * 32)
         wait_for_previous(PDL)
         let_next_start(PDL)
         heads = h * GQ + tl.arange(0, GQ)
@@ -244,9 +243,11 @@ def narrow_kernel(
                     acc_high = acc_low
                     left = each
                 left -= 1
-            k = tl.load(KEYS + row * D + key_at)
-            v_low = tl.load(VALUES + row * D + value_at)
-            v_high = tl.load(VALUES + row * D + D // 2 * BT + value_at)
+            # A copy is sixteen bytes: of values as many tokens, which may lie behind the end.
+            begun = (token + t // 16 * 16 < length)[None, :]
+            k = tl.load(KEYS + row * D + key_at, mask=(token + t < length)[:, None], other=0.0)
+            v_low = tl.load(VALUES + row * D + value_at, mask=begun, other=0.0)
+            v_high = tl.load(VALUES + row * D + D // 2 * BT + value_at, mask=begun, other=0.0)
             by_key = tl.load(KEY_SCALES + row + t)
             by_value = tl.load(VALUE_SCALES + row + t, mask=token + t < length, other=1.0)
             lift = log2_of(by_value)
@@ -270,8 +271,7 @@ def narrow_kernel(
             )
         else:
             total = tl.sum(totals, axis=0)
-        acc = tl.permute(tl.join(acc_low, acc_high), (2, 0, 1))
-        acc = tl.reshape(acc, [D, GQ])
+        acc = tl.reshape(tl.permute(tl.join(acc_low, acc_high), (2, 0, 1)), [D, GQ])
         if active <= EACH:
             y = tl.trans(acc / total[None, :])
             store_outputs(y, heads, heads >= 0, m, OUT, OSC, osc_stride, HQ, D, QUANT)

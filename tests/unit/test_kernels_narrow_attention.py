@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
 from shoal.kernels.attention import decode_attention
-from shoal.kernels.kv import Fp8Pages, gather_pages, quantise_heads
+from shoal.kernels.kv import Fp8Pages, gather_pages, gather_wide, quantise_heads
 from shoal.kernels.narrow_attention import (
     NarrowQueries,
     narrow_attention,
@@ -20,7 +20,7 @@ from shoal.kernels.narrow_attention import (
     transposed,
 )
 from shoal.kernels.norm import NormedRows
-from shoal.kernels.pages import Heads, Workspace, fp8_attention_reference
+from shoal.kernels.pages import Heads, Workspace, attention_reference, fp8_attention_reference
 from shoal.kernels.quantise import Fp8Rows, dequantise_rows
 from tests.attention import DEVICE, magnitudes, make_heads, random, relative
 
@@ -166,6 +166,25 @@ def test_each_of_its_rows_is_as_close_as_bf16_is() -> None:
     assert (worst < 8e-3).all()
 
 
+def test_tokens_may_differ_in_magnitude_as_much_as_bf16_lets_them() -> None:
+    step = make([200, 90])
+    _, queries = step.rows([0, 1]).run_wide()
+    draw = torch.Generator().manual_seed(11)
+    far = torch.exp2(torch.randint(-40, 40, step.values.scales.shape, generator=draw).float())
+    step.values.scales.mul_(far.to(DEVICE))
+    narrow = step.rows([0, 1])
+    values = transposed(narrow.values)
+    ours = narrow.run(values=values)
+    raw = values.values.view(torch.uint8).transpose(3, 4).reshape(narrow.values.values.shape)
+    stored = Fp8Pages(raw.view(values.values.dtype), values.scales)
+    rows = []
+    for i, position in enumerate(step.positions.tolist()):
+        table = step.tables[step.slots[i]]
+        kept = (gather_wide(pages, table, position + 1) for pages in (narrow.keys, stored))
+        rows.append(attention_reference(queries[i][None], *kept, position).flatten())
+    assert relative(ours, torch.stack(rows)) < 4e-3
+
+
 def test_its_quantised_rows_are_its_bf16_rows_quantised() -> None:
     step = make([70, 290])
     quantised = step.rows([0, 1]).run_quantised()
@@ -196,9 +215,11 @@ def test_what_lies_behind_the_end_is_not_seen() -> None:
     clean = step.rows([0, 1]).run()
     for row, position in enumerate(step.positions.tolist()):
         page = step.tables[step.slots[row], position // PAGE]
-        step.keys.values.view(torch.uint8)[page, :, position % PAGE :] = 0x7F
-        # Of values anything that is finite.
-        step.values.values.view(torch.uint8)[page, :, position % PAGE :] = 0x7E
+        first = position % PAGE
+        step.keys.values.view(torch.uint8)[page, :, first:] = 0x7F
+        step.values.values.view(torch.uint8)[page, :, first:] = 0x7F
+        # Of values, to the end of the sixteen that are read together, anything that is finite.
+        step.values.values.view(torch.uint8)[page, :, first : first // 16 * 16 + 16] = 0x7E
         for pages in (step.keys, step.values):
             pages.scales[page, :, position % PAGE :] = float("nan")
     assert torch.equal(step.run(), clean)
