@@ -50,9 +50,20 @@ def _fold_one(found: Match) -> str:
     return "".join(c for c in plain if c.isascii()) or ("" if unseen else " ")
 
 
+_RAISED = re.compile(r"(?<=[A-Za-z0-9)])(⁻?)([⁰¹²³⁴-⁹]{1,9})")
+
+
+def _power(found: Match) -> str:
+    """``10⁻³`` as ``10^-3``; what is raised behind a word is the number of a footnote."""
+    digits = unicodedata.normalize("NFKD", found[2])
+    before = found.string[max(0, found.start() - 2) : found.start()]
+    word = before[-1].isalpha() and before[:-1].isalpha()
+    return "" if word and digits not in ("2", "3") else f"^{'-' * len(found[1])}{digits}"
+
+
 def _fold(text: str) -> str:
     """Accents off, typographic marks to their plain forms, other scripts to spaces."""
-    return text if text.isascii() else _NOT_ASCII.sub(_fold_one, text)
+    return text if text.isascii() else _NOT_ASCII.sub(_fold_one, _RAISED.sub(_power, text))
 
 
 # Addresses ---------------------------------------------------------------------------------------

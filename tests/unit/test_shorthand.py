@@ -40,6 +40,11 @@ SPOKEN = [
     ),
     ("H.264 at 1080p.", "H two sixty-four at ten eighty p."),
     ("802.11ac on a 4K display", "Eight oh two dot eleven A C on a four K display."),
+    (
+        "10⁻³, 10¹², x⁴ and 5 km², says Smith¹⁴.",
+        "Ten to the power of minus three, ten to the power of twelve, x to the power of four"
+        " and five square kilometers, says Smith.",
+    ),
     # places
     (
         "221B Baker St. Apt. 4B, 10 Elm Dr.",
