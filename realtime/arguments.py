@@ -117,7 +117,7 @@ def _add_batch(commands: Commands) -> None:
 def _add_voice(commands: Commands) -> None:
     voice = commands.add_parser("voice", help="keep voices to speak with")
     actions = voice.add_subparsers(required=True, metavar="ACTION")
-    add = actions.add_parser("add", help="keep a voice from a recording of 5 to 30 seconds")
+    add = actions.add_parser("add", help="keep a voice from a recording of 3 to 60 seconds")
     add.add_argument("name", metavar="NAME")
     add.add_argument("file", type=Path, metavar="FILE", help="wav, mp3, flac or ogg")
     add.add_argument("--text", required=True, help="what is said in the recording, word for word")
