@@ -61,9 +61,23 @@ def _power(found: Match) -> str:
     return "" if word and digits not in ("2", "3") else f"^{'-' * len(found[1])}{digits}"
 
 
+_GREEK = re.compile(r"(?<![\u0370-\u03ff\u1f00-\u1fff])[Α-Ωα-λν-ω](?![\u0370-\u03ff\u1f00-\u1fff])")
+
+
+def _letter(found: Match) -> str:
+    """A Greek letter by itself is one of a formula; Greek words are another language."""
+    name = unicodedata.name(found[0], "").rpartition(" ")[2].lower()
+    text, start, end = found.string, *found.span()
+    before = " " if text[start - 1 : start].isalnum() else ""
+    after = " " if text[end : end + 1].isalnum() else ""
+    return f"{before}{'lambda' if name == 'lamda' else name}{after}"
+
+
 def _fold(text: str) -> str:
     """Accents off, typographic marks to their plain forms, other scripts to spaces."""
-    return text if text.isascii() else _NOT_ASCII.sub(_fold_one, _RAISED.sub(_power, text))
+    if text.isascii():
+        return text
+    return _NOT_ASCII.sub(_fold_one, _GREEK.sub(_letter, _RAISED.sub(_power, text)))
 
 
 # Addresses ---------------------------------------------------------------------------------------

@@ -254,6 +254,11 @@ def _fraction(found: Match) -> str:
     return f"{cardinal(whole)} and {part} " if whole else f"{part} "
 
 
+def _fraction_of(found: Match) -> str:
+    one, many = UNITS[found[4]]
+    return f"{_fraction(found)}{many if found[1] else one} "
+
+
 def _years(found: Match) -> str:
     words = year(found[1])
     return _plural(words) if found[2] else words
@@ -291,7 +296,8 @@ _RULES: tuple[_Rule, ...] = (
         _day_month,
     ),
     _rule(
-        r"(?i)\b((?:by|on|until|till?|since|after|before|due) )(\d{1,2})/(\d{1,2})(?![\w/])",
+        r"(?i)\b((?:by|on|until|till?|since|after|before|due|[a-z]{3,6}day),? )"
+        r"(\d{1,2})/(\d{1,2})(?![\w/])",
         _month_slash_day,
     ),
     # Ranges, whatever unit follows
@@ -335,6 +341,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(r"()(?<!\w)'(\d0)s\b", _unit_plural_decade),
     _rule(r"\b(1[1-9]\d\d|20\d\d)('?s)\b", _years),
     _rule(r"(?<![A-WYZa-wyz_])(\d+)\s?[xX](?=\s?\d)", r"\1 by "),
+    _rule(rf"(?<![\w/.,])(?:(\d+) )?(\d)/(\d{{1,2}}) ?({_UNIT})(?![\w+#'/-]|\.\w)", _fraction_of),
     _rule(
         rf"(?<![\w.,])(-)?({_NUM})[ -]?({_UNIT})(?:\^([23]))?(?:/({_UNIT})(?:\^([23]))?)?"
         r"(?![\w+#'/]|\.\w)",

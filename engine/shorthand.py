@@ -54,7 +54,7 @@ def _before_number(found: Match) -> str:
 
 
 def _digit_groups(found: Match) -> str:
-    return " " + ", ".join(one_by_one(part) for part in found[0].split("-")) + " "
+    return " " + ", ".join(one_by_one(part) for part in re.findall(r"\d+", found[0])) + " "
 
 
 def _hundreds(digits: str) -> str:
@@ -94,6 +94,7 @@ _WORDS: tuple[_Rule, ...] = (
         r"\1",
     ),
     _rule(r"(?<![\w/])([Hh]e|[Hh]is|[Hh]im)/(she|hers?)(?![\w/])", r"\1 or \2"),
+    _rule(r"(?<=[A-Za-z]{2}) > (?=[A-Z][a-z])", ", "),  # what to click, one after another
     _rule(r"(?<![\w/])c/o(?![\w/])", "care of"),
     _rule(r"(?<![\w/])(?<!\d )km/h(?![\w/])", "kilometers per hour"),
     _rule(r"\bP\.? ?O\.? Box\b", "P O Box"),
@@ -118,6 +119,8 @@ _NUMBERS: tuple[_Rule, ...] = (
     _rule(r"(?<=\d) / (?=\d)", "/"),
     # Read digit by digit, or by halves
     _rule(r"(?<![\w.,/-])\d{1,7}(?:-\d{1,7}){3,8}(?![\w:-])", _digit_groups),
+    _rule(r"(?<![\w.,-])(?:\(0\d{1,4}\)|0\d{1,4})(?:[ -]\d{3,8}){1,3}(?![\w-])", _digit_groups),
+    _rule(r"(?<=\bUTC|\bGMT) ?([+-])(?=\d)", lambda m: " plus " if m[1] == "+" else " minus "),
     _rule(
         r"(?<![\w-])1-(\d{3})-([A-Z]{4,12})(?![\w-])",
         lambda m: f"one {_hundreds(m[1])} {m[2].lower()}",
@@ -169,6 +172,7 @@ _NUMBERS: tuple[_Rule, ...] = (
         r"(?<=\d) ?(sq|cu)\.? ?(ft|km|mi|in|yd|cm|m)\b",
         lambda m: f" {'square' if m[1] == 'sq' else 'cubic'} {_LENGTHS[m[2]]}",
     ),
+    _rule(r"(?<=\d)( ?(?:tbsp|tsp|oz|lbs?|ft|hrs?|mins?|secs?|yd|gal))\.(?= [a-z])", r"\1"),
     # Times
     _rule(r"(?<![\w.])(\d{1,3})h ?(\d{1,2})m(?:in)?(?: ?(\d{1,2})s)?\b", _lasting),
     _rule(r"(?<![\w.])()(\d{1,3})m ?(\d{1,2})s\b", _lasting),

@@ -54,7 +54,8 @@ UNITS: dict[str, tuple[str, str]] = {
     "fps": ("frame per second", "frames per second"),
     "rpm": ("revolution per minute", "revolutions per minute"),
     "bpm": ("beat per minute", "beats per minute"), "px": ("pixel", "pixels"),
-    "x": ("time", "times"), "K": ("thousand", "thousand"), "k": ("thousand", "thousand"),
+    "pts": ("point", "points"), "x": ("time", "times"),
+    "K": ("thousand", "thousand"), "k": ("thousand", "thousand"),
     "M": ("million", "million"), "B": ("billion", "billion"), "bn": ("billion", "billion"),
 }  # fmt: skip
 """What may stand behind a number: one, many. Upper and lower case are different units."""

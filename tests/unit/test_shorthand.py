@@ -45,6 +45,11 @@ SPOKEN = [
         "Ten to the power of minus three, ten to the power of twelve, x to the power of four"
         " and five square kilometers, says Smith.",
     ),
+    (
+        "07911 123456, (02) 9876 5432 or 0800 123 4567",
+        "Zero seven nine one one, one two three four five six, zero two, nine eight seven six,"
+        " five four three two or zero eight zero zero, one two three, four five six seven.",
+    ),
     # places
     (
         "221B Baker St. Apt. 4B, 10 Elm Dr.",
@@ -84,7 +89,16 @@ SPOKEN = [
         " hex one F, localhost port eight thousand and eighty.",
     ),
     ("Louis XVI's, Godfather II, an IV", "Louis the sixteenth's, Godfather two, an I V."),
+    ("On Fri 12/5 at 3 pm, UTC-5.", "On Friday December fifth at three p m, U T C minus five."),
+    # measures
+    (
+        "1/2 tsp, 2 1/2 tbsp. of oil, 3/4 km, up 30 pts.",
+        "One half teaspoon, two and a half tablespoons of oil, three quarters kilometer,"
+        " up thirty points.",
+    ),
+    ("A = πr², λ and Greek: γειά", "A equals pi r squared, lambda and Greek."),
     # asides
+    ("Open Settings > Wi-Fi, if a > b.", "Open Settings, Wi-Fi, if a greater than b."),
     (
         "Mr T met Mrs Jones and Dr Who.",
         "Mister T met Missus Jones and Doctor Who.",
