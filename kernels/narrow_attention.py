@@ -9,10 +9,10 @@ of a head's largest; probabilities have eight bits. The other eight columns are 
 nothing.
 
 Of e4m3 the matrix unit takes operands only as rows along which it sums, so values are kept
-transposed: ``Fp8Pages.values`` of values are e4m3 [pages, kv heads, page / 64, D, 64]. Keys and
-all scales lie as ``kv`` says. What lies in the fifteen tokens behind a context's end has to be
-finite. A value's scale is an exponent added to its token's scores, so that the largest weight of a
-head is 1 and e4m3's range is where the weights are; their sum is rid of it again.
+``transposed``: e4m3 [pages, kv heads, page / 64, D, 64]; keys and all scales lie as ``kv`` says.
+What lies in the fifteen tokens behind a context's end has to be finite. Values as ``kv`` has them
+are taken too, and widened. A value's scale is an exponent added to its token's scores, so that the
+largest weight of a head is 1, where e4m3's range is; the sum of the weights is rid of it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,18 @@ from .attention import merge
 from .heads import load_heads, load_turn, norm_heads, rotate_heads, row_factor
 from .kv import Fp8Pages
 from .norm import NormedRows
-from .pages import LOG2_E, RAISED, SPLITS, TOGETHER, Heads, Workspace, cut_of, fold, store_outputs
+from .pages import (
+    FP8_SCHEDULE,
+    LOG2_E,
+    RAISED,
+    SPLITS,
+    TOGETHER,
+    Heads,
+    Workspace,
+    cut_of,
+    fold,
+    store_outputs,
+)
 from .quantise import Fp8Rows
 from .rounding import (
     EMULATE,
@@ -40,14 +51,13 @@ from .rounding import (
     prefetch_lines,
     quantise_rows,
     wait_for_previous,
+    widen,
 )
 
 BLOCK = 64
 """Tokens of one step of the inner loop, and of a transposed stretch of values."""
 COLUMNS = 16
 """Of a product: each head's two parts, side by side, and zeros."""
-STAGES = 3
-SPLIT_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,9 +112,9 @@ def two_parts(x):
 
 @triton.jit
 def as_columns(high, low, R: tl.constexpr, GQ: tl.constexpr):
-    """e4m3 [R, GQ] twice to [R, 4 GQ]: column 2 head + part; the second half is zero."""
+    """[R, GQ] twice to [R, 4 GQ]: column 2 head + part; the second half is zero."""
     pairs = tl.reshape(tl.join(high, low), [R, 2 * GQ])
-    zeros = tl.zeros([R, 2 * GQ], tl.float32).to(tl.float8e4nv)
+    zeros = tl.zeros([R, 2 * GQ], tl.float32).to(high.dtype)
     both = tl.permute(tl.join(pairs, zeros), (0, 2, 1))
     return tl.reshape(both, [R, 4 * GQ])
 
@@ -119,11 +129,11 @@ def sum_of_parts(x, R: tl.constexpr, GQ: tl.constexpr):
 
 @triton.jit(do_not_specialize=["M", "sq_stride", "table_stride"])
 def store_narrow_kernel(
-    QKV, SQ, sq_stride, QN, KN, COS, SIN, TABLES, table_stride, SLOTS, POSITIONS,
-    KEYS, KEY_SCALES, VALUES, VALUE_SCALES, PARTS, QUERY_SCALES, M, K, eps,
+    QKV, SQ, sq_stride, QN, KN, COS, SIN, KEYS, KEY_SCALES, VALUES, VALUE_SCALES,
+    TABLES, table_stride, SLOTS, POSITIONS, PARTS, QUERY_SCALES, M, K, eps,
     SPLITS: tl.constexpr, NORMED: tl.constexpr, G: tl.constexpr, QK_NORM: tl.constexpr,
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
-    COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    COLUMNS: tl.constexpr, ACROSS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """grid (M, HKV): ``heads.store_heads_kernel`` of a decode step, for narrow queries and
     transposed values."""
@@ -162,8 +172,11 @@ def store_narrow_kernel(
     v, by_value = quantise_rows(on_bf16_grid(v * factor))
     token = (page.to(tl.int64) * HKV + h) * PAGE + position % PAGE
     tl.store(KEYS + token * D + one[:, None] * D + d[None, :], k)
-    block = (token - position % BT) * D + position % BT
-    tl.store(VALUES + block + one[:, None] + d[None, :] * BT, v)
+    if ACROSS:
+        block = (token - position % BT) * D + position % BT
+        tl.store(VALUES + block + one[:, None] + d[None, :] * BT, v)
+    else:
+        tl.store(VALUES + token * D + one[:, None] + d[None, :], v)
     tl.store(KEY_SCALES + token + one, by_key)
     tl.store(VALUE_SCALES + token + one, by_value)
 
@@ -183,7 +196,7 @@ def narrow_kernel(
     POSITIONS, OUTPUTS, SUMS, ARRIVED, OUT, OSC, osc_stride, scale,
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
     COLUMNS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, SPLITS: tl.constexpr, EACH: tl.constexpr,
-    QUANT: tl.constexpr, PDL: tl.constexpr,
+    ACROSS: tl.constexpr, QUANT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """grid (M, HKV, SPLITS / EACH): EACH (1 or TOGETHER) stretches of a row's context."""
     m = tl.program_id(0)
@@ -215,7 +228,9 @@ def narrow_kernel(
         queries = tl.trans(tl.load(PARTS + columns[:, None] + d[None, :]))
         by_query = tl.load(QUERY_SCALES + tl.cast(m, tl.int64) * HQ + heads) * scale
         key_at = t[:, None] * D + d[None, :]
-        value_at = t[:, None] * BT + t[None, :]
+        # As they lie: dims by tokens where transposed, else tokens by dims, of which half are BT.
+        value_at = t[:, None] * (BT if ACROSS else D) + t[None, :]
+        high_at = value_at + D // 2 * (BT if ACROSS else 1)
         top = tl.full([GQ], float("-inf"), tl.float32)
         # Summed over tokens where a stretch ends: a sum across warps in each step is a barrier.
         totals = tl.zeros([BT, GQ], tl.float32)
@@ -223,10 +238,8 @@ def narrow_kernel(
         # scores need not change theirs, which the compiler would do by computing them twice.
         acc_low = tl.zeros([D // 2, GQ], tl.float32)
         acc_high = acc_low
-        past_top = top
-        past_total = tl.zeros([GQ], tl.float32)
-        past_low = acc_low
-        past_high = acc_low
+        past_top, past_total = top, tl.zeros([GQ], tl.float32)
+        past_low, past_high = acc_low, acc_low
         left = each
         for block in tl.range(first, last):
             token = block * BT
@@ -239,38 +252,39 @@ def narrow_kernel(
                     )
                     top = tl.full([GQ], float("-inf"), tl.float32)
                     totals = tl.zeros([BT, GQ], tl.float32)
-                    acc_low = tl.zeros([D // 2, GQ], tl.float32)
-                    acc_high = acc_low
+                    acc_low, acc_high = tl.zeros_like(acc_low), tl.zeros_like(acc_high)
                     left = each
                 left -= 1
-            # A copy is sixteen bytes: of values as many tokens, which may lie behind the end.
-            begun = (token + t // 16 * 16 < length)[None, :]
-            k = tl.load(KEYS + row * D + key_at, mask=(token + t < length)[:, None], other=0.0)
+            # A copy is sixteen bytes: of transposed values as many tokens.
+            seen = (token + t < length)[:, None]
+            begun = (token + t // 16 * 16 < length)[None, :] if ACROSS else seen
+            k = tl.load(KEYS + row * D + key_at, mask=seen, other=0.0)
             v_low = tl.load(VALUES + row * D + value_at, mask=begun, other=0.0)
-            v_high = tl.load(VALUES + row * D + D // 2 * BT + value_at, mask=begun, other=0.0)
+            v_high = tl.load(VALUES + row * D + high_at, mask=begun, other=0.0)
             by_key = tl.load(KEY_SCALES + row + t)
             by_value = tl.load(VALUE_SCALES + row + t, mask=token + t < length, other=1.0)
             lift = log2_of(by_value)
             score = sum_of_parts(dot(k, queries), BT, GQ)
             weight = by_key[:, None] * by_query[None, :]
             score = tl.fma(score, weight, tl.broadcast_to(lift[:, None], [BT, GQ]))
-            score = tl.where((token + t < length)[:, None], score, float("-inf"))
+            score = tl.where(seen, score, float("-inf"))
             higher = tl.maximum(top, tl.max(score, axis=0))
             fade = tl.exp2(top - higher)
             p = tl.exp2(score - (higher - RAISED)[None, :])
-            high, low = two_parts(p)
+            if ACROSS:
+                high, low = two_parts(p)
+            else:
+                v_low, v_high = tl.trans(widen(v_low)), tl.trans(widen(v_high))
+                high, low = p.to(tl.float16), tl.zeros_like(p).to(tl.float16)
             p_columns = as_columns(high, low, BT, GQ)
             fade = tl.broadcast_to(fade[None, :], [BT, GQ])
             totals = tl.fma(totals, fade, p * tl.exp2(-lift)[:, None])
             acc_low = tl.fma(acc_low, fade, sum_of_parts(dot(v_low, p_columns), BT, GQ))
             acc_high = tl.fma(acc_high, fade, sum_of_parts(dot(v_high, p_columns), BT, GQ))
             top = higher
-        if EACH > 1:
-            top, total, acc_low, acc_high = fold_halves(
-                past_top, past_total, past_low, past_high, top, totals, acc_low, acc_high
-            )
-        else:
-            total = tl.sum(totals, axis=0)
+        top, total, acc_low, acc_high = fold_halves(
+            past_top, past_total, past_low, past_high, top, totals, acc_low, acc_high
+        )
         acc = tl.reshape(tl.permute(tl.join(acc_low, acc_high), (2, 0, 1)), [D, GQ])
         if active <= EACH:
             y = tl.trans(acc / total[None, :])
@@ -291,6 +305,21 @@ def narrow_kernel(
                 tl.store(ARRIVED + m * HKV + h, 0)
 
 
+def places(keys: Fp8Pages, values: Fp8Pages, *where: torch.Tensor) -> list[torch.Tensor | int]:
+    """Arguments of both kernels; ``where``: tables, slots, positions."""
+    pages = (keys.values, keys.scales, values.values, values.scales)
+    return [*pages, where[0], where[0].stride(0), *where[1:]]
+
+
+def shape_of(heads: Heads, keys: Fp8Pages, values: Fp8Pages) -> dict[str, int | bool]:
+    """Constants of both kernels; ACROSS: values are ``transposed``. ValueError if not served."""
+    page, dim = keys.values.shape[2:]
+    if (heads.queries, heads.dim, dim, page % BLOCK) != (4 * heads.keys, 128, 128, 0):
+        raise ValueError(f"not four heads of 128 a kv head in pages of {BLOCK}s of tokens")
+    shape = {"HQ": heads.queries, "HKV": heads.keys, "D": dim, "PAGE": page, "BT": BLOCK}
+    return shape | {"COLUMNS": COLUMNS, "ACROSS": values.values.dim() == 5}
+
+
 def store_narrow(
     qkv: torch.Tensor,
     normed: NormedRows | None,
@@ -304,47 +333,30 @@ def store_narrow(
     *,
     pdl: bool = False,
 ) -> None:
-    """``heads.store_heads`` of a decode step: ``queries`` is the output, keys and ``transposed``
-    values are written. ValueError for other heads than four of 128 for each kv head."""
-    page, m = keys.values.shape[2], qkv.shape[1]
-    if heads.queries != 4 * heads.keys or heads.dim != 128 or page % BLOCK:
-        raise ValueError(f"not four heads of 128 a kv head in pages of {BLOCK}s of tokens")
-    if values.values.shape != (len(keys.values), heads.keys, page // BLOCK, heads.dim, BLOCK):
-        raise ValueError(f"values {tuple(values.values.shape)} are not transposed")
+    """``heads.store_heads`` of a decode step: ``queries`` is the output, keys and values, which may
+    be ``transposed``, are written. ValueError for other heads than four of 128 a kv head."""
     width = 128 if normed is None else normed.rows.values.shape[1]
     squares = qkv if normed is None else normed.squares
     qk_norm = heads.query_weight is not None
-    store_narrow_kernel[(m, heads.keys)](
+    store_narrow_kernel[(len(slots), heads.keys)](
         qkv,
         squares,
         squares.stride(0),
         heads.query_weight if qk_norm else heads.rope[0],
         heads.key_weight if qk_norm else heads.rope[0],
         *heads.rope,
-        tables,
-        tables.stride(0),
-        slots,
-        positions,
-        keys.values,
-        keys.scales,
-        values.values,
-        values.scales,
+        *places(keys, values, tables, slots, positions),
         queries.parts,
         queries.scales,
-        m,
+        len(slots),
         width,
         heads.eps,
         SPLITS=qkv.shape[0],
         NORMED=normed is not None,
         G=triton.next_power_of_2(width // 128),
         QK_NORM=qk_norm,
-        HQ=heads.queries,
-        HKV=heads.keys,
-        D=heads.dim,
-        PAGE=page,
-        BT=BLOCK,
-        COLUMNS=COLUMNS,
         PDL=pdl,
+        **shape_of(heads, keys, values),
         **launch_options(warps=2, pdl=pdl),
     )
 
@@ -361,7 +373,7 @@ def narrow_attention(
     out: torch.Tensor | Fp8Rows,
     *,
     together: bool,
-    stages: int = STAGES,
+    stages: int = FP8_SCHEDULE.stages,
     pdl: bool = False,
 ) -> None:
     """After ``store_narrow``, the rest of what ``attention.decode_attention`` does for rows that
@@ -370,14 +382,7 @@ def narrow_attention(
     narrow_kernel[(len(slots), heads.keys, SPLITS // each)](
         queries.parts,
         queries.scales,
-        keys.values,
-        keys.scales,
-        values.values,
-        values.scales,
-        tables,
-        tables.stride(0),
-        slots,
-        positions,
+        *places(keys, values, tables, slots, positions),
         work.outputs,
         work.sums,
         work.arrived,
@@ -385,16 +390,11 @@ def narrow_attention(
         out.scales if isinstance(out, Fp8Rows) else work.sums,
         out.scales.stride(0) if isinstance(out, Fp8Rows) else 0,
         LOG2_E * heads.dim**-0.5,
-        HQ=heads.queries,
-        HKV=heads.keys,
-        D=heads.dim,
-        PAGE=keys.values.shape[2],
-        BT=BLOCK,
-        COLUMNS=COLUMNS,
-        SPLIT_TOKENS=SPLIT_TOKENS,
+        SPLIT_TOKENS=FP8_SCHEDULE.split_tokens,
         SPLITS=SPLITS,
         EACH=each,
         QUANT=isinstance(out, Fp8Rows),
         PDL=pdl,
+        **shape_of(heads, keys, values),
         **launch_options(warps=4, stages=stages, pdl=pdl),
     )
