@@ -13,7 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 30.0
+"""Longer than a server waits for turns to end, of its own accord."""
 _POLL_S = 0.05
 
 

@@ -8,7 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from shoal.engine.api import Engine
 from shoal.engine.fake import FakeEngine
+from shoal.loadtest.own_server import own_server
 from shoal.realtime.config import ServerConfig
 from shoal.realtime.server import GatewayServer, build_server
 from shoal.realtime.trace import Traces
@@ -100,6 +101,17 @@ def shared() -> Iterator[Server]:
     ).start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def built_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one process with the built-in voice, for tests that leave nothing in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOAL_VOICES", str(tmp_path_factory.mktemp("voices")))
+        running = ExitStack()
+        url = running.enter_context(own_server())
+    with running:
+        yield url
 
 
 @pytest.fixture(scope="session")

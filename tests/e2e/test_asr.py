@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from shoal.loadtest.asr_wer import (
     speak_all,
     word_error_rate,
 )
-from shoal.loadtest.own_server import own_server
 
 SENTENCES = (Path(__file__).parents[1] / "data" / "sents20.txt").read_text().splitlines()
 MOST_WRONG = 0.30
@@ -35,15 +33,9 @@ def recogniser() -> Recogniser:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with own_server() as url:
-        yield url
-
-
 @pytest.mark.timeout(600)
-def test_twenty_sentences_are_understood(address: str, recogniser: Recogniser) -> None:
-    takes = asyncio.run(speak_all(address, SENTENCES, "", "", first_seed=0, together=2))
+def test_twenty_sentences_are_understood(built_in: str, recogniser: Recogniser) -> None:
+    takes = asyncio.run(speak_all(built_in, SENTENCES, "", "", first_seed=0, together=2))
     assert all(1.0 < take.audio_s < 12.0 for take in takes), [take.audio_s for take in takes]
     results = listen(takes, SENTENCES, recogniser)
     rate = word_error_rate(results)

@@ -18,7 +18,6 @@ import soundfile
 
 from shoal.engine.fake import FakeEngine, tone
 from shoal.engine.voices import VoiceStore
-from shoal.loadtest.own_server import own_server
 from tests.clients_runs import PYTHON, run_client, run_javascript
 
 DIALECTS = ("elevenlabs", "deepgram", "cartesia", "openai")
@@ -309,11 +308,8 @@ def test_cartesia_sdk_cancels_and_uses_a_name_again(outcomes: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def real_turns(clients: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHOAL_VOICES", str(tmp_path_factory.mktemp("voices")))
-        with own_server() as url:
-            return run_client("pipecat_turns", "elevenlabs", url)
+def real_turns(clients: None, built_in: str) -> dict[str, Any]:
+    return run_client("pipecat_turns", "elevenlabs", built_in)
 
 
 def test_pipecat_hears_the_built_in_voice(real_turns: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -11,19 +10,14 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from shoal.loadtest.own_server import own_server
-
 REQUEST = {"format": "pcm", "sample_rate": 24_000, "seed": 3}
 FIRST = "Well, the train leaves at seven, and arrives at nine."
 SECOND = "Please hold the line while I look for the right department."
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHOAL_VOICES", str(tmp_path_factory.mktemp("voices")))
-        with own_server() as url:
-            yield url.replace("http", "ws", 1) + "/v1/tts/live"
+def address(built_in: str) -> str:
+    return built_in.replace("http", "ws", 1) + "/v1/tts/live"
 
 
 async def send(socket: ClientConnection, event: str, **fields: Any) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import io
 import os
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,11 +44,8 @@ FORMATS = (
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHOAL_VOICES", str(tmp_path_factory.mktemp("voices")))
-        with own_server() as url:
-            yield url
+def address(built_in: str) -> str:
+    return built_in
 
 
 @pytest.fixture(scope="module")
