@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -18,28 +20,45 @@ MAY_SPILL = {"codec": 128, "attention": 8}
 """Bytes. Of the codec's tiles and the fast stack's attention, the quickest when timed spill."""
 
 
-def compiled(architecture: int, cache: Path) -> list[Compiled]:
-    """What the offline device made of every kernel of ``architecture``."""
+COMPILING_S = 280
+
+
+@pytest.fixture(scope="module")
+def compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Popen[str]]]:
+    """The offline device at every kernel of both architectures, side by side."""
     root = Path(__file__).parents[2]
-    environment = os.environ | {
-        "TRITON_INTERPRET": "0",
-        "TRITON_CACHE_DIR": str(cache),
-        "PYTHONPATH": str(root / ".typings"),
-    }
-    command = [sys.executable, "-P", offline.__file__, str(architecture)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+
+    def start(architecture: int) -> Popen[str]:
+        environment = os.environ | {
+            "TRITON_INTERPRET": "0",
+            "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp(f"sm_{architecture}")),
+            "PYTHONPATH": str(root / ".typings"),
+        }
+        command = [sys.executable, "-P", offline.__file__, str(architecture)]
+        return Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment)
+
+    with ExitStack() as stack:
+        started = {each: stack.enter_context(start(each)) for each in (HOPPER, BLACKWELL)}
+        for process in started.values():
+            stack.callback(process.kill)
+        yield started
+
+
+def compiled(process: Popen[str]) -> list[Compiled]:
+    """What it made of them."""
+    lines, errors = process.communicate(timeout=COMPILING_S)
+    assert process.returncode == 0, errors[-4000:]
+    return [Compiled(**json.loads(line)) for line in lines.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def hopper(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
-    return compiled(HOPPER, tmp_path_factory.mktemp("hopper"))
+def hopper(compiling: dict[int, Popen[str]]) -> list[Compiled]:
+    return compiled(compiling[HOPPER])
 
 
 @pytest.fixture(scope="module")
-def blackwell(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
-    return compiled(BLACKWELL, tmp_path_factory.mktemp("blackwell"))
+def blackwell(compiling: dict[int, Popen[str]]) -> list[Compiled]:
+    return compiled(compiling[BLACKWELL])
 
 
 def of(kernels: list[Compiled], prefix: str) -> list[Compiled]:
