@@ -46,6 +46,8 @@ logger = logging.getLogger("cluster")  # figures: -o log_cli=true -o log_cli_lev
 WARM_UP = 150
 RECORDING = Path(__file__).parents[1] / "data" / "turns.jsonl"
 REPLAY_SPEED = 3.0
+PLAYED_S = (60.0, 190.0)
+"""Of the recording. One replica speaks for a minute before it and for one behind it."""
 REFUSED_S = (0.5, 1.0)
 """Since the turns began: when others are refused meanwhile."""
 ROUNDS = 4
@@ -300,7 +302,8 @@ async def test_recorded_turns_take_one_replica_to_three_and_back_and_none_is_cut
     rules = {"start_s": 2.0, "hold_s": 3.0, "down_every_s": 1.0, "spare": 0}
     await asyncio.to_thread(fleet.scale_by_traffic, 3, **rules)
     await asyncio.to_thread(fleet.wait_for, 1, 40)
-    turns, draw = read_recording(RECORDING), random.Random(1)
+    draw = random.Random(1)
+    turns = [turn for turn in read_recording(RECORDING) if PLAYED_S[0] < turn.at_s < PLAYED_S[1]]
     begun_s = time.monotonic()
     sizes: list[tuple[float, int]] = []
     over = asyncio.Event()
@@ -318,7 +321,7 @@ async def test_recorded_turns_take_one_replica_to_three_and_back_and_none_is_cut
 
     watching = asyncio.create_task(watch())
     ended = await asyncio.gather(
-        *(one(turn.at_s / REPLAY_SPEED, turn_text(turn, draw)) for turn in turns)
+        *(one((turn.at_s - PLAYED_S[0]) / REPLAY_SPEED, turn_text(turn, draw)) for turn in turns)
     )
     await asyncio.to_thread(fleet.wait_for, 1, 40)
     over.set()
