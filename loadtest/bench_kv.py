@@ -7,10 +7,10 @@ neighbours, by programs of one stretch and of four, with a shared prefix and wit
 misread, which must show. *time*: microseconds of one layer's attention, the store of the new token
 included, as replays of CUDA graphs with programmatic dependent launch over pages rotated through
 more than the L2 cache; then of a prefix that 16 rows each share, and of prefill. bf16 is timed
-first and last: the difference is the noise. *narrow*: the same of ``kernels.narrow_attention``, and
-its store and the rest apart; a variant that does not run or is wrong is told and left out. Writes
-``kv.json``; exits with 1 on a wrong value, on bits that depend on neighbours, or on a planted bug
-that does not show.
+first and last: the difference is the noise. *across*, *widened*: ``kernels.narrow_attention`` in
+the same run (``bench_narrow``); a variant that does not run or is wrong is told and left out.
+Writes ``kv.json``; exits with 1 on a wrong value, on bits that depend on neighbours, or on a
+planted bug that does not show.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -149,12 +149,11 @@ def time_kind(
     return chosen_us, sorted(tried)
 
 
-def time_decode(bench: Bench, refused: set[str], stages: list[int]) -> None:
+def time_decode(bench: Bench, refused: set[str], variants: list[tuple[bool, int]]) -> None:
     for m in ROWS:
         for length in CONTEXTS:
             bf16, _ = time_kind(bench, refused, "bf16", m, length)
             fp8, tried = time_kind(bench, refused, "fp8", m, length)
-            narrow = time_narrow(bench, stages, m, length) if stages else {}
             again, _ = time_kind(bench, refused, "bf16", m, length)
             bench.row(
                 "decode",
@@ -167,9 +166,7 @@ def time_decode(bench: Bench, refused: set[str], stages: list[int]) -> None:
                 best=tried[0][0],
                 best_is=tried[0][1],
             )
-            if stages:
-                ratio = min(narrow["narrow"], narrow["best"]) / min(bf16, again)
-                bench.row("narrow", f"{m}x{length}", **narrow, of_bf16=ratio)
+            time_narrow(bench, variants, m, length, bf16)
             for us, name in tried[:6] if bench.sweep else ():
                 print(f"      {us:8.2f} us  {name}", flush=True)
 
@@ -235,9 +232,9 @@ def main() -> int:
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         refused = {name for name in pool.map(compile_schedule, schedules(bench.sweep)) if name}
     print(f"[{time.monotonic() - begun:5.1f}] compiled; {len(refused)} do not run", flush=True)
-    stages = narrow_that_run()
+    variants = narrow_that_run()
     good = cut(FP8_SCHEDULE) not in refused and check(refused, bench.sweep)
-    time_decode(bench, refused, stages)
+    time_decode(bench, refused, variants)
     time_shared(bench)
     time_prefill(bench)
     if args.out:

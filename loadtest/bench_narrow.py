@@ -10,6 +10,7 @@ A variant that does not run or is wrong is told and left out.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from typing import Any
@@ -26,30 +27,35 @@ from shoal.kernels.narrow_attention import (
     transposed,
 )
 from shoal.kernels.pages import FP8_SCHEDULE
-from shoal.kernels.quantise import Fp8Rows
+from shoal.kernels.quantise import Fp8Rows, dequantise_rows
 
 from .bench_kv_step import TOLERANCE, alone, attend, emulated, step_to_check
 from .bench_layer import BF16, DIM, HKV, HQ, Bench, Step
 from .bench_schedules import relative
 
-NARROW_STAGES = (3, 2, 4)
-"""Of the loads; the first is the kernel's default."""
+VARIANTS = tuple((across, stages) for across in (True, False) for stages in (3, 2, 4))
+"""Values transposed or as they are, and stages of the loads; the first is the experiment's."""
+QUANTISED_TOLERANCE = 0.035
+"""Of e4m3 outputs."""
+
+
+def name_of(across: bool, stages: int) -> str:
+    return f"{'across' if across else 'widened'} s{stages}"
 
 
 class Narrow:
-    """Narrow attention over copies of a step's FP8 pages."""
+    """Narrow attention over copies of a step's FP8 pages, values transposed (``across``) or not."""
 
-    def __init__(self, step: Step, copies: int) -> None:
+    def __init__(self, step: Step, copies: int, across: bool) -> None:
         self.step = step
         self.keys = [copied(pages) for pages in step.keys[:copies]]
-        self.values = [transposed(copied(pages)) for pages in step.values[:copies]]
+        self.values = [laid(pages, across) for pages in step.values[:copies]]
         self.queries = NarrowQueries.empty(step.m, step.slow, "cuda")
 
     def where(
         self, i: int
     ) -> tuple[Fp8Pages, Fp8Pages, torch.Tensor, torch.Tensor, torch.Tensor, NarrowQueries]:
-        step = self.step
-        slots = (step.tables, step.slots, step.positions)
+        slots = (self.step.tables, self.step.slots, self.step.positions)
         return self.keys[i], self.values[i], *slots, self.queries
 
     def store(self, i: int) -> None:
@@ -75,20 +81,24 @@ def copied(pages: Pages) -> Fp8Pages:
     return Fp8Pages(pages.values.clone(), pages.scales.clone())
 
 
-def check_narrow(stages: int) -> int | None:
-    """In a process of its own, which a bad access may end. ``stages`` if it is not to be timed."""
+def laid(values: Pages, across: bool) -> Fp8Pages:
+    return transposed(copied(values)) if across else copied(values)
+
+
+def check_narrow(variant: tuple[bool, int]) -> bool:
+    """In a process of its own, which a bad access may end: whether it is to be timed."""
     try:
-        return None if narrow_is_right(stages) else stages
+        return narrow_is_right(*variant)
     except Exception as error:  # told and left out
-        print(
-            f"narrow s{stages} does not run: {type(error).__name__}: {str(error)[:300]}", flush=True
-        )
-        return stages
+        kind = type(error).__name__
+        print(f"narrow {name_of(*variant)} does not run: {kind}: {str(error)[:300]}", flush=True)
+        return False
 
 
-def narrow_is_right(stages: int) -> bool:
+def narrow_is_right(across: bool, stages: int) -> bool:
+    """Values, what is stored, bits, and a planted bug, as ``bench_kv`` checks today's."""
     step = step_to_check()
-    fresh, off = Narrow(step, 1), Narrow(step, 1)
+    fresh, off = Narrow(step, 1, across), Narrow(step, 1, across)
     out = torch.full((step.m, HQ * DIM), float("nan"), dtype=BF16, device="cuda")
     apart = out.clone()
     attend(step, 0, FP8_SCHEDULE, False, out)
@@ -97,7 +107,7 @@ def narrow_is_right(stages: int) -> bool:
     error, between = relative(apart[::3], expected), relative(apart, theirs)
     kept = (
         (fresh.keys[0], copied(step.keys[0])),
-        (fresh.values[0], transposed(copied(step.values[0]))),
+        (fresh.values[0], laid(step.values[0], across)),
     )
     # The two kernels may well round one in many to the other side.
     other = sum(int((a.values.float() != b.values.float()).sum()) for a, b in kept)
@@ -108,7 +118,11 @@ def narrow_is_right(stages: int) -> bool:
     for _ in range(20):
         fresh.attend(0, stages, False, out)
         again &= torch.equal(out, apart)
-    one = Narrow(alone(step, 17), 0)
+    rounded = 0.0
+    for programs in (False, True):
+        fresh.rest(0, stages, programs)
+        rounded = max(rounded, relative(dequantise_rows(step.attended)[::3], expected))
+    one = Narrow(alone(step, 17), 0, across)
     one.keys, one.values = fresh.keys, fresh.values
     one.attend(0, stages, False, row := out[:1].clone())
     same_alone = torch.equal(row[0], apart[17])
@@ -116,55 +130,83 @@ def narrow_is_right(stages: int) -> bool:
     off.attend(0, stages, False, out)
     planted = relative(out[::3], expected)
     fine = error < TOLERANCE and stored and together and again and same_alone and planted > 0.3
-    fine &= not bool(step.work.arrived.any())
+    fine &= rounded < QUANTISED_TOLERANCE and not bool(step.work.arrived.any())
     print(
-        f"check narrow s{stages} error {error:.5f} to FP8 today {between:.5f} "
-        f"stored otherwise {other} "
-        f"together {together} alone {same_alone} again {again} planted {planted:.3f}"
-        f"{'' if fine else ' WRONG: left out'}",
+        f"check narrow {name_of(across, stages):11s} error {error:.5f} to FP8 today {between:.5f} "
+        f"stored otherwise {other} together {together} alone {same_alone} again {again} quantised {rounded:.4f} "
+        f"planted {planted:.3f}{'' if fine else ' WRONG: left out'}",
         flush=True,
     )
     return fine
 
 
-def narrow_that_run() -> list[int]:
+def narrow_that_run() -> list[tuple[bool, int]]:
     """Each tried in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
-    wrong: set[int | None] = set()
-    for stages in NARROW_STAGES:
-        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+    right: list[tuple[bool, int]] = []
+    with contextlib.ExitStack() as pools:
+        tries = [
+            pools.enter_context(ProcessPoolExecutor(1, mp_context=spawn)).submit(check_narrow, v)
+            for v in VARIANTS
+        ]
+        for variant, tried in zip(VARIANTS, tries, strict=True):
             try:
-                wrong.add(pool.submit(check_narrow, stages).result())
+                if tried.result():
+                    right.append(variant)
             except BrokenExecutor:
-                wrong.add(stages)
-    return [stages for stages in NARROW_STAGES if stages not in wrong]
+                print(f"narrow {name_of(*variant)} ended its process", flush=True)
+    return right
 
 
-def time_narrow(bench: Bench, stages: list[int], m: int, length: int) -> dict[str, Any]:
-    """Microseconds as decode would launch it, the best of all that was tried, and its parts."""
-    copies = min(6, bench.copies(m * length * 2 * HKV * (DIM + 4)))
+def time_narrow(
+    bench: Bench, variants: list[tuple[bool, int]], m: int, length: int, bf16: float
+) -> None:
+    """Rows of microseconds for each layout: as decode would launch it, the best of all that was
+    tried (of bf16's, and how fast it reads), and of the best its store and the rest."""
+    size = m * (length + 1) * 2 * HKV * (DIM + 4)
+    copies = min(6, bench.copies(size))
     step = Step(bench, m, length, copies, fp8_pages=True)
-    narrow, used = Narrow(step, copies), m >= TOGETHER_ROWS
-    tried = {
-        (s, t): bench.us([lambda i=i: narrow.attend(i, s, t) for i in range(copies)])
-        for s in stages
-        for t in (False, True)
-    }
-    best = min(tried, key=lambda key: tried[key])
-    rows = (step.slots, step.positions)
-    weights = (step.slow.query_weight, step.slow.key_weight)
-    today = [
-        lambda i=i: store_heads(
-            step.qkv, step.normed, weights, step.slow.rope, step.tables, step.keys[i],
-            step.values[i], step.work.queries, step.slow.eps, rows=rows, pdl=True,
+    today = bench.us([lambda i=i: store_today(step, i) for i in range(copies)])
+    for across in (True, False):
+        stages = [s for a, s in variants if a == across]
+        if not stages:
+            continue
+        narrow = Narrow(step, copies, across)
+        tried = {
+            (s, t): bench.us([lambda i=i: narrow.attend(i, s, t) for i in range(copies)])
+            for s in stages
+            for t in (False, True)
+        }
+        best = min(tried, key=lambda key: tried[key])
+        rest = bench.us([lambda i=i: narrow.rest(i, *best) for i in range(copies)])
+        bench.row(
+            "across" if across else "widened",
+            f"{m}x{length}",
+            narrow=tried[stages[0], m >= TOGETHER_ROWS],
+            best=tried[best],
+            best_is=f"s{best[0]}{' together' if best[1] else ''}",
+            of_bf16=tried[best] / bf16,
+            store=bench.us([lambda i=i: narrow.store(i) for i in range(copies)]),
+            fp8_store=today,
+            rest=rest,
+            rest_tb_s=size * 1e-6 / rest,
         )
-        for i in range(copies)
-    ]  # fmt: skip
-    return {
-        "narrow": tried[stages[0], used],
-        "best": tried[best],
-        "best_is": f"s{best[0]}{' together' if best[1] else ''}",
-        "store": bench.us([lambda i=i: narrow.store(i) for i in range(copies)]),
-        "fp8_store": bench.us(today),
-        "rest": bench.us([lambda i=i: narrow.rest(i, *best) for i in range(copies)]),
-    }
+
+
+def store_today(step: Step, i: int) -> None:
+    slow = step.slow
+    assert slow.query_weight is not None
+    assert slow.key_weight is not None
+    store_heads(
+        step.qkv,
+        step.normed,
+        (slow.query_weight, slow.key_weight),
+        slow.rope,
+        step.tables,
+        step.keys[i],
+        step.values[i],
+        step.work.queries,
+        slow.eps,
+        rows=(step.slots, step.positions),
+        pdl=True,
+    )
