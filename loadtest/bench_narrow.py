@@ -133,8 +133,8 @@ def narrow_is_right(across: bool, stages: int) -> bool:
     fine &= rounded < QUANTISED_TOLERANCE and not bool(step.work.arrived.any())
     print(
         f"check narrow {name_of(across, stages):11s} error {error:.5f} to FP8 today {between:.5f} "
-        f"stored otherwise {other} together {together} alone {same_alone} again {again} quantised {rounded:.4f} "
-        f"planted {planted:.3f}{'' if fine else ' WRONG: left out'}",
+        f"stored otherwise {other} together {together} alone {same_alone} again {again} "
+        f"quantised {rounded:.4f} planted {planted:.3f}{'' if fine else ' WRONG: left out'}",
         flush=True,
     )
     return fine
