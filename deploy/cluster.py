@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -47,6 +48,11 @@ class Place:
     @property
     def state(self) -> Path:
         return self.folder / "cluster.json"
+
+    @property
+    def run_dir(self) -> Path:
+        """Of HAProxy."""
+        return Path(f"/tmp/shoal-ha-{self.ray_port}")
 
     @property
     def address(self) -> str:
@@ -90,7 +96,7 @@ def start(place: Place, cpus: int) -> None:
         raise ClusterError("the cluster runs already: shoal cluster down")
     place.folder.mkdir(parents=True, exist_ok=True)
     environment = haproxy_environment(
-        place.ports, threads=1, drain_s=2.0, run_dir=f"/tmp/shoal-ha-{place.ray_port}"
+        place.ports, threads=1, drain_s=2.0, run_dir=str(place.run_dir)
     )
     log = place.folder / "ray.log"
     log.unlink(missing_ok=True)
@@ -261,7 +267,7 @@ def stop(place: Place) -> bool:
     """End the cluster with all its processes; False when none ran."""
     session = _session(place)
     if session is None:
-        place.state.unlink(missing_ok=True)
+        _forget(place)
         return False
     for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
         for process in session_members(session):
@@ -272,8 +278,13 @@ def stop(place: Place) -> bool:
             time.sleep(POLL_S)
     with suppress(ChildProcessError):
         os.waitpid(session, os.WNOHANG)
-    place.state.unlink(missing_ok=True)
+    _forget(place)
     return True
+
+
+def _forget(place: Place) -> None:
+    place.state.unlink(missing_ok=True)
+    shutil.rmtree(place.run_dir, ignore_errors=True)
 
 
 def _session(place: Place) -> int | None:

@@ -23,7 +23,7 @@ pytest.importorskip("ray")
 
 from shoal.deploy import cluster
 from shoal.deploy.haproxy import haproxy_environment
-from tests.fleet import Fleet, callers, kill, until
+from tests.fleet import Fleet, callers, free_port, kill, until
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -33,7 +33,12 @@ pytestmark = [
 
 logger = logging.getLogger("cluster")  # figures: -o log_cli=true -o log_cli_level=INFO
 NODES = 3
-LINES = 24
+OWN_PORTS = (
+    *("node-manager", "object-manager", "runtime-env-agent", "metrics-export"),
+    *("dashboard-agent-grpc", "dashboard-agent-listen"),
+)
+"""Of a node. Two that look for them at the same time could find the same."""
+LINES = 16
 TEXT = "A line that nobody waits for, and that takes the fake a second or two to say."
 
 
@@ -47,16 +52,18 @@ class Nodes:
     def start(self) -> None:
         place = self.fleet.place
         cluster.start(place, cpus=1)
-        run_dir = f"/tmp/shoal-ha-{place.ray_port}"
-        environment = haproxy_environment(place.ports, threads=1, drain_s=2.0, run_dir=run_dir)
-        for number in range(1, NODES):
-            log = place.folder / f"node-{number}.log"
+        environment = haproxy_environment(
+            place.ports, threads=1, drain_s=2.0, run_dir=str(place.run_dir)
+        )
+        logs = [place.folder / f"node-{number}.log" for number in range(1, NODES)]
+        for log in logs:
             with log.open("wb") as output:
                 node = subprocess.Popen(
                     [
                         *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block"),
                         f"--address={place.address}",
                         "--num-cpus=1",
+                        *(f"--{port}-port={free_port()}" for port in OWN_PORTS),
                         *("--min-worker-port=0", "--max-worker-port=0"),
                         f"--object-store-memory={100 << 20}",
                         "--include-log-monitor=false",
@@ -68,7 +75,8 @@ class Nodes:
                     start_new_session=True,
                 )
             self._nodes.append(node)
-            limit_s = time.monotonic() + 60  # one after the other: they look for free ports
+        limit_s = time.monotonic() + 60
+        for node, log in zip(self._nodes, logs, strict=True):
             while b"Ray runtime started" not in log.read_bytes():
                 assert node.poll() is None and time.monotonic() < limit_s, log.read_text()
                 time.sleep(0.1)
@@ -82,7 +90,7 @@ class Nodes:
             node.wait()
 
     def config(self) -> dict[str, Any]:
-        rules = {"start_s": 2.0, "hold_s": 4.0, "down_every_s": 1.0}
+        rules = {"start_s": 2.0, "hold_s": 2.0, "down_every_s": 1.0}
         config = self.fleet.config({"autoscaling_config": self.fleet.scaling(NODES, **rules)})
         config["proxy_location"] = "HeadOnly"
         options = {"num_cpus": 1}
