@@ -23,7 +23,7 @@ pytest.importorskip("ray")
 
 from shoal.deploy import cluster
 from shoal.deploy.haproxy import haproxy_environment
-from tests.fleet import Fleet, callers, free_port, kill, until
+from tests.fleet import Fleet, callers, kill, until
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -33,11 +33,6 @@ pytestmark = [
 
 logger = logging.getLogger("cluster")  # figures: -o log_cli=true -o log_cli_level=INFO
 NODES = 3
-OWN_PORTS = (
-    *("node-manager", "object-manager", "runtime-env-agent", "metrics-export"),
-    *("dashboard-agent-grpc", "dashboard-agent-listen"),
-)
-"""Of a node. Two that look for them at the same time could find the same."""
 LINES = 16
 TEXT = "A line that nobody waits for, and that takes the fake a second or two to say."
 
@@ -55,15 +50,14 @@ class Nodes:
         environment = haproxy_environment(
             place.ports, threads=1, drain_s=2.0, run_dir=str(place.run_dir)
         )
-        logs = [place.folder / f"node-{number}.log" for number in range(1, NODES)]
-        for log in logs:
+        for number in range(1, NODES):
+            log = place.folder / f"node-{number}.log"
             with log.open("wb") as output:
                 node = subprocess.Popen(
                     [
                         *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block"),
                         f"--address={place.address}",
                         "--num-cpus=1",
-                        *(f"--{port}-port={free_port()}" for port in OWN_PORTS),
                         *("--min-worker-port=0", "--max-worker-port=0"),
                         f"--object-store-memory={100 << 20}",
                         "--include-log-monitor=false",
@@ -75,8 +69,7 @@ class Nodes:
                     start_new_session=True,
                 )
             self._nodes.append(node)
-        limit_s = time.monotonic() + 60
-        for node, log in zip(self._nodes, logs, strict=True):
+            limit_s = time.monotonic() + 60  # one after the other: they look for free ports
             while b"Ray runtime started" not in log.read_bytes():
                 assert node.poll() is None and time.monotonic() < limit_s, log.read_text()
                 time.sleep(0.1)
