@@ -1,8 +1,9 @@
 """Decode steps of S2 Pro's shape with the codec beside them: how long a step takes, and whether the
-codec keeps up, by how the codec shares the GPU.
+codec keeps up.
 
 The codec decodes every row's frames as fast as steps make them, 1 or 4 frames a call, on a stream
-of its own: on all multiprocessors, or on a share of them only.
+of its own, on all multiprocessors. (On a share of them it fell behind at any share that left steps
+faster, which is why it has none.)
 """
 
 from __future__ import annotations
@@ -17,19 +18,16 @@ import numpy as np
 import torch
 
 from shoal.engine.cuda.load import placed_weights
-from shoal.engine.cuda.sm_share import SharedOut
 from shoal.engine.cuda.vocoder import Vocoder
 from shoal.engine.cuda_runner import CudaRunner
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
 from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
 
 BATCHES = (64, 256)
-SHARES = (0, 24, 40, 56, 80)
-"""Multiprocessors of the codec; 0: all, shared with decode."""
 FRAMES = (1, 4)
 CONTEXT = 512
 STEPS = 48
-_MOST_STEPS = 16 + (STEPS + 2) * (1 + len(SHARES) * len(FRAMES))
+_MOST_STEPS = 16 + (STEPS + 2) * (1 + len(FRAMES))
 
 
 class Steps:
@@ -111,7 +109,7 @@ def beside(steps: Steps, vocoder: Vocoder, batch: VocodeBatch) -> dict[str, floa
 
 
 def pairs(figures: dict[str, Any]) -> bool:
-    """Tables into ``figures["pairs"]``. False when the codec keeps up in no way."""
+    """A table into ``figures["pairs"]``. False when the codec keeps up in no way."""
     device = torch.device("cuda")
     most = max(BATCHES)
     pages = most * -(-(CONTEXT + _MOST_STEPS) // 64) + 64
@@ -129,53 +127,36 @@ def pairs(figures: dict[str, Any]) -> bool:
         steps = Steps(runner, rows)
         alone = statistics.median(steps.run(STEPS))
         print(f"{rows} rows: a step alone {alone:.2f} ms", flush=True)
-        print("  SMs  frames  step ms    mean     max  codec ms  calls behind")
-        kept_up &= _shares(runner, steps, rows, alone, device, codec, figures)
+        print("  frames  step ms    mean     max  codec ms  calls behind")
+        vocoder = Vocoder(codec, rows, (rows,), FRAMES, device)
+        vocoder.capture()
+        kept_up &= _beside_each(runner, steps, vocoder, rows, alone, figures)
     runner.close()
     return kept_up
 
 
-def _shares(
+def _beside_each(
     runner: Runner,
     steps: Steps,
+    vocoder: Vocoder,
     rows: int,
     alone: float,
-    device: torch.device,
-    codec: Any,
     figures: dict[str, Any],
 ) -> bool:
     random = np.random.default_rng(0)
     kept_up = False
-    for share in SHARES:
-        cut = None
-        if share:
-            try:
-                cut = SharedOut(device, share)
-            except RuntimeError as error:
-                print(f"  {share:3}  {error}")
-                continue
-        try:
-            stream = None if cut is None else cut.stream
-            vocoder = Vocoder(codec, rows, (rows,), FRAMES, device, stream)
-            vocoder.capture()
-        except RuntimeError as error:  # a driver may refuse to capture there
-            print(f"  {share:3}  {str(error).splitlines()[0]}")
-            continue
-        for frames in FRAMES:
-            shape = (rows, frames, runner.spec.codebooks)
-            codes = random.integers(0, 1000, shape, dtype=np.int32)
-            batch = VocodeBatch(tuple(range(rows)), codes, np.zeros(rows, np.bool_))
-            vocoder.run(batch)
-            found = beside(steps, vocoder, batch)
-            kept_up |= found["calls_behind"] <= 2
-            sms = 0 if cut is None else cut.multiprocessors
-            row = {"rows": rows, "alone_ms": alone, "sms": sms, "frames": frames, **found}
-            figures.setdefault("pairs", []).append(row)
-            print(
-                f"  {sms:3}  {frames:6}  {found['step_ms']:7.2f} {found['step_mean_ms']:7.2f} "
-                f"{found['step_max_ms']:7.2f}  {found['codec_ms']:8.2f}  "
-                f"{found['calls_behind']:5.0f}",
-                flush=True,
-            )
-        del vocoder
+    for frames in FRAMES:
+        shape = (rows, frames, runner.spec.codebooks)
+        codes = random.integers(0, 1000, shape, dtype=np.int32)
+        batch = VocodeBatch(tuple(range(rows)), codes, np.zeros(rows, np.bool_))
+        vocoder.run(batch)
+        found = beside(steps, vocoder, batch)
+        kept_up |= found["calls_behind"] <= 2
+        row = {"rows": rows, "alone_ms": alone, "frames": frames, **found}
+        figures.setdefault("pairs", []).append(row)
+        print(
+            f"  {frames:6}  {found['step_ms']:7.2f} {found['step_mean_ms']:7.2f} "
+            f"{found['step_max_ms']:7.2f}  {found['codec_ms']:8.2f}  {found['calls_behind']:5.0f}",
+            flush=True,
+        )
     return kept_up

@@ -27,15 +27,13 @@ class Vocoder:
         rows: Sequence[int],
         frames: Sequence[int],
         device: torch.device,
-        stream: torch.cuda.Stream | None = None,
     ) -> None:
-        """``stream``: one of its own by default."""
         self._decoder = StreamDecoder(codec, slots + 1)
         self._dummy = slots
         self._frames = tuple(frames)
         self._rows = tuple(rows)
         self._frame_samples = codec.frame_samples
-        self._stream = stream or torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)
         self._done = torch.cuda.Event(blocking=True)
         most_rows, most_frames = self._rows[-1], self._frames[-1]
 
