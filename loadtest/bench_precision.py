@@ -4,7 +4,8 @@
         [--model DIR] [--plant-scales]
 
 Greedy decoding of fixed sentences, judged over the first five frames, every codebook. The candidate
-is the engine's runner on a GPU; without one, the plain torch reference in the same dtype.
+is the engine's runner on a GPU; without one, the plain torch reference in the same dtype. The
+sentences lie in a checkout: an installed package is run in the folder of one.
 
 Equality with bf16 token for token is what one would like to ask, and no quantised model can give
 it. The voice that ships has logits of a spread of 7 to 9, and FP8 moves them by 0.55: the better
@@ -69,7 +70,7 @@ from .precision_verdict import Judged, summary, verdict
 
 FRAMES = 5
 TOLERANCE = 3.0
-SENTENCES = Path(__file__).resolve().parents[1] / "tests" / "data" / "sents20.txt"
+SENTENCES = Path("tests") / "data" / "sents20.txt"
 
 Frames = list[list[int]]
 
@@ -92,6 +93,17 @@ def read_model(source: str, device: torch.device) -> Model:
     folder = Path(source)
     shape = read_config(folder)
     return Model(shape, load_tokenizer(folder), load_weights(folder, shape), False)
+
+
+def fixed_sentences(roots: Sequence[Path]) -> list[str]:
+    """From the first of ``roots`` that is a checkout. :raises FileNotFoundError: none is."""
+    for root in roots:
+        if (root / SENTENCES).is_file():
+            return (root / SENTENCES).read_text("utf-8").splitlines()
+    raise FileNotFoundError(
+        f"the sentences are in a checkout's {SENTENCES}, which an installed package has not: "
+        "run this in the folder of a checkout"
+    )
 
 
 def place(model: Model, dtype: GpuDtype, device: torch.device) -> CudaWeights:
@@ -235,14 +247,14 @@ def candidate_draws(
     return torch.cuda.get_device_name(device), drawn
 
 
-def gate(args: argparse.Namespace) -> tuple[bool, dict[str, Any]]:
+def gate(args: argparse.Namespace, sentences: Sequence[str]) -> tuple[bool, dict[str, Any]]:
     """Run it; prints the findings. The second value is everything that was found."""
     wanted = "cuda" if args.device == "auto" and torch.cuda.is_available() else args.device
     device = torch.device("cpu" if wanted == "auto" else wanted)
     if device.type == "cpu":
         torch.set_num_threads(1)  # products of a few rows: threads cost more than they bring
     model = read_model(args.model, device)
-    texts = SENTENCES.read_text().splitlines()[: args.sentences]
+    texts = sentences[: args.sentences]
     prompts = [prompt_of(model, text) for text in texts]
     right = place(model, args.dtype, device)
     drawing = with_planted_scales(right) if args.plant_scales else right
@@ -340,9 +352,14 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = arguments().parse_args(argv)
+    parser = arguments()
+    args = parser.parse_args(argv)
+    try:
+        sentences = fixed_sentences((Path(__file__).resolve().parents[1], Path.cwd()))
+    except FileNotFoundError as missing:
+        parser.error(str(missing))
     with torch.inference_mode():
-        passed, found = gate(args)
+        passed, found = gate(args, sentences)
     if args.out:
         cast("Path", args.out).mkdir(parents=True, exist_ok=True)
         (args.out / "precision.json").write_text(json.dumps(found, indent=1))

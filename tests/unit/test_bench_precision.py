@@ -14,7 +14,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
-from shoal.loadtest.bench_precision import equal_frames, main
+from shoal.loadtest.bench_precision import equal_frames, fixed_sentences, main
 from shoal.loadtest.command import add_arguments, run
 from shoal.loadtest.precision_verdict import Judged, Summary, summary, verdict
 
@@ -53,6 +53,15 @@ def test_tokens_are_counted_by_themselves() -> None:
 def test_frames_before_the_first_difference() -> None:
     assert equal_frames([[1, 2], [3, 4]], [[1, 2], [3, 5]]) == 1
     assert equal_frames([[1, 2]], [[1, 2], [3, 5]]) == 1
+
+
+def test_the_sentences_are_those_of_the_first_checkout(tmp_path: Path) -> None:
+    installed, checkout = tmp_path / "site" / "shoal", tmp_path / "checkout"
+    (checkout / "tests" / "data").mkdir(parents=True)
+    (checkout / "tests" / "data" / "sents20.txt").write_text("One.\nTwo.\n")
+    assert fixed_sentences((installed, checkout)) == ["One.", "Two."]
+    with pytest.raises(FileNotFoundError, match="in the folder of a checkout"):
+        fixed_sentences((installed, tmp_path))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is a command of its own")
