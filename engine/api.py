@@ -220,13 +220,16 @@ class Timing:
 class Pcm:
     """Audio of one stream: mono signed 16-bit little-endian at ``EngineInfo.sample_rate``.
 
-    ``seq`` counts from 0 without gaps. ``timing`` is set on the first chunk only.
+    ``seq`` counts from 0 without gaps. ``timing`` is set on the first chunk only. ``due_s``: when,
+    by the engine's clock, whoever plays what came before has played it all; whoever is short of
+    time sends what is due first.
     """
 
     stream: StreamId
     seq: int
     samples: bytes = field(repr=False)
     timing: Timing | None = None
+    due_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,12 +189,13 @@ class Listener:
         return SegmentStarted(self._stream, self._segments - 1, text, self._samples)
 
     def _pcm(self, data: bytes, frames: int, now: float, timing: Timing | None) -> Event:
+        due_s = now + self.playout.lead_s(now)
         if self.playout.sent(frames * self._frame_s, now):
             self._sounded(Sounded(self._stream, now, self._frames))
         self._seq += 1
         self._frames += frames
         self._samples += frames * self._frame_samples
-        return Pcm(self._stream, self._seq - 1, data, timing)
+        return Pcm(self._stream, self._seq - 1, data, timing, due_s)
 
 
 def _timing(times: FirstTimes, ready_s: float, done_s: float) -> Timing:

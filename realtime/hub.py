@@ -3,8 +3,10 @@
 The engine's threads call ``deliver`` with a batch of events; one ``call_soon_threadsafe`` a batch
 brings it to the event loop, where each event goes to whoever registered its stream. A batch may be
 hundreds of chunks of sound, and what each takes adds up: they are handed out a slice at a time, so
-that what came out of one is on its way before the next, and a turn's first sound goes ahead of
-sound that listeners have to wait for anyway. Each stream's events keep their order.
+that what came out of one is on its way before the next. A turn's first sound goes ahead of
+sound that listeners have to wait for anyway, and of that whatever a listener will need soonest.
+Each stream's events keep their order. Sound of one stream that has to wait grows together, up to
+a second or so: what is late then costs less, not more, and a server with too much to do catches up.
 
 An id that was forgotten has no addressee, and its events are dropped here: that is what makes a
 cancel final at once. Everything but ``deliver``, ``on_fatal`` and ``to_loop`` runs on the loop's
@@ -14,9 +16,11 @@ thread.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -25,6 +29,8 @@ from shoal.engine.api import Command, Engine, Event, Pcm, StreamId
 Receiver = Callable[[Event], None]
 SLICE_S: Final = 0.001
 """How long events are handed out before everybody else on the loop has a turn."""
+MOST_JOINED_BYTES: Final = 96_000
+"""Of sound that is handed out at once: about a second."""
 
 
 class Hub:
@@ -46,8 +52,10 @@ class Hub:
         self._numbers = count(1)
         self._clock = clock
         self._first: deque[Event] = deque()
-        self._later: deque[Event] = deque()
-        self._later_of: Counter[StreamId] = Counter()
+        self._later: dict[StreamId, deque[Event]] = {}
+        self._soonest: list[tuple[float, int, StreamId]] = []
+        """A heap of who waits in ``_later``, each once, by when they need the first of theirs."""
+        self._turns = count()
         self._scheduled = False
 
     def new_stream(self) -> StreamId:
@@ -96,31 +104,30 @@ class Hub:
     # On the loop --------------------------------------------------------------------------------
 
     def route(self, events: Sequence[Event]) -> None:
-        later_of = self._later_of
         for event in events:
             stream = event.stream
             # Later sound is never far: what goes ahead of it must be of a stream that has none.
             more = isinstance(event, Pcm) and event.timing is None
-            if more or stream in later_of:
-                later_of[stream] += 1
-                self._later.append(event)
+            if (waiting := self._later.get(stream)) is not None:
+                waiting.append(event)
+            elif more:
+                self._later[stream] = deque((event,))
+                self._queue(stream, event)
             else:
                 self._first.append(event)
         if not self._scheduled:
             self._hand_out()
 
+    def _queue(self, stream: StreamId, event: Event) -> None:
+        due_s = event.due_s if isinstance(event, Pcm) else 0.0
+        heapq.heappush(self._soonest, (due_s, next(self._turns), stream))
+
     def _hand_out(self) -> None:
         """What may go now; the rest when others on the loop had their turn."""
         self._scheduled = False
         until_s = self._clock() + SLICE_S
-        while self._first or self._later:
-            if self._first:
-                event = self._first.popleft()
-            else:
-                event = self._later.popleft()
-                self._later_of[event.stream] -= 1
-                if not self._later_of[event.stream]:
-                    del self._later_of[event.stream]
+        while self._first or self._soonest:
+            event = self._first.popleft() if self._first else self._next_later()
             receiver = self._receivers.get(event.stream)
             if receiver is not None:
                 try:
@@ -132,6 +139,33 @@ class Hub:
                     self._go_on_soon()
                     return
 
+    def _next_later(self) -> Event:
+        """What the listener needs who runs dry first."""
+        _, _, stream = heapq.heappop(self._soonest)
+        waiting = self._later[stream]
+        event = waiting.popleft()
+        if isinstance(event, Pcm):
+            event = _joined(event, waiting)
+        if waiting:
+            self._queue(stream, waiting[0])
+        else:
+            del self._later[stream]
+        return event
+
     def _go_on_soon(self) -> None:
         self._scheduled = True
         self._loop.call_soon(self._hand_out)
+
+
+def _joined(sound: Pcm, waiting: deque[Event]) -> Pcm:
+    """``sound`` with what of ``waiting`` goes on where it ends."""
+    parts, size = [sound.samples], len(sound.samples)
+    while waiting and isinstance(more := waiting[0], Pcm) and more.timing is None:
+        size += len(more.samples)
+        if size > MOST_JOINED_BYTES:
+            break
+        parts.append(more.samples)
+        waiting.popleft()
+    if len(parts) == 1:
+        return sound
+    return replace(sound, samples=b"".join(parts))
