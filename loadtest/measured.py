@@ -34,6 +34,17 @@ UNITS = {
 }
 """What a level counts, by the mode of the run: one of it, and more."""
 
+PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("products", ("gemm_kernel",)),
+    ("attention of the slow stack", ("decode_kernel",)),
+    ("norms, with what they quantise", ("add_norm_kernel", "whole_norm_kernel", "quantise_kernel")),
+    ("attention of the fast stack", ("fast_kernel",)),
+    ("SwiGLU", ("swiglu_kernel",)),
+    ("storing keys and values", ("store_heads_kernel",)),
+    ("sampling", ("sample_kernel",)),
+)
+"""Which kernels of a step are one line of where its time goes; others together are the last."""
+
 OTHERS: tuple[tuple[str, str, str, str, str], ...] = (
     ("Fish Audio, S2.1 Pro, H200", "1 request", "73 (first byte)", "", ARTICLE),
     ("", "64 requests", "110 (first byte)", "8,006 frames/s", ARTICLE),
@@ -80,8 +91,14 @@ def table(folder: Path = RESULTS) -> str:
     """Markdown, without the marks around it."""
     named = _named(folder)
     runs = [run for name in named["served"] for run in _runs(folder / name)]
-    steps = _steps(folder / named["step"], named["precision"]) if named["step"] else {}
-    parts = [_served(runs, str(named["conditions"])), _stepped(steps), _published()]
+    step = _step(folder / named["step"], named["precision"]) if named["step"] else {}
+    steps = {int(row["batch"]): row for row in step.get("rows", [])}
+    parts = [
+        _served(runs, str(named["conditions"])),
+        _stepped(steps),
+        _spent(step.get("profile", [])),
+        _published(),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -119,11 +136,8 @@ def _runs(path: Path) -> list[dict[str, Any]]:
     return [run for run in runs if run["level"] == knee["best"]]
 
 
-def _steps(path: Path, precision: str) -> dict[int, Mapping[str, Any]]:
-    if not path.exists():
-        return {}
-    part = json.loads(path.read_text("utf-8")).get(precision, {})
-    return {int(row["batch"]): row for row in part.get("rows", [])}
+def _step(path: Path, precision: str) -> Mapping[str, Any]:
+    return json.loads(path.read_text("utf-8")).get(precision, {}) if path.exists() else {}
 
 
 def _served(runs: Sequence[Mapping[str, Any]], conditions: str) -> str:
@@ -195,6 +209,32 @@ def _stepped(steps: Mapping[int, Mapping[str, Any]]) -> str:
         text += f"\n\nFrom 1 row to 64: {times:.0f} times the frames/s; the article's: "
         text += f"{CLAIMED_SCALING} times."
     return text
+
+
+def _spent(profiles: Sequence[Mapping[str, Any]]) -> str:
+    """Where a step's time goes, a column for each number of rows."""
+    if not profiles:
+        return ""
+    took = [{str(k["kernel"]): float(k["us"]) for k in p["kernels"]} for p in profiles]
+    lines = [
+        [name, *(sum(us.get(kernel, 0.0) for kernel in kernels) for us in took)]
+        for name, kernels in PARTS
+    ]
+    named = {kernel for _, kernels in PARTS for kernel in kernels}
+    lines += [
+        ["all else", *(sum(v for kernel, v in us.items() if kernel not in named) for us in took)],
+        ["all kernels", *(1e3 * p["kernels_ms"] for p in profiles)],
+        ["the step", *(1e3 * p["step_ms"] for p in profiles)],
+        ["reading weights, keys and values once", *(1e3 * p["floor_ms"] for p in profiles)],
+    ]
+    rows = [[name, *(f"{us / 1e3:.2f}" for us in line)] for name, *line in lines]
+    head = ["where a step's time goes, ms", *(_rows(p["batch"]) for p in profiles)]
+    text = _markdown(head, rows)
+    return text + "\n\nA kernel begins while the one before it ends, so all of them are more."
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def _published() -> str:

@@ -159,6 +159,24 @@ def test_steps_stand_beside_the_claim(tmp_path: Path) -> None:
     assert "From 1 row to 64: 36 times the frames/s; the article's: 52 times." in lines
 
 
+def test_every_kernel_of_a_step_is_in_one_line(tmp_path: Path) -> None:
+    kernels = [
+        {"kernel": "gemm_kernel", "us": 3000.0},
+        {"kernel": "add_norm_kernel", "us": 300.0},
+        {"kernel": "quantise_kernel", "us": 40.0},
+        {"kernel": "a_new_kernel", "us": 70.0},
+    ]
+    profile = {"step_ms": 3.3, "kernels_ms": 3.41, "floor_ms": 1.65, "kernels": kernels}
+    profiles = [{"batch": 1, **profile}, {"batch": 64, **profile, "kernels": kernels[:1]}]
+    lines = shown(tmp_path, step={"fp8+pdl": {**STEP["fp8+pdl"], "profile": profiles}})
+    assert "| where a step's time goes, ms | 1 row | 64 rows |" in lines
+    assert "| products | 3.00 | 3.00 |" in lines
+    assert "| norms, with what they quantise | 0.34 | 0.00 |" in lines
+    assert "| all else | 0.07 | 0.00 |" in lines
+    assert "| all kernels | 3.41 | 3.41 |" in lines
+    assert "| reading weights, keys and values once | 1.65 | 1.65 |" in lines
+
+
 def test_without_a_run_only_what_others_publish_is_shown(tmp_path: Path) -> None:
     lines = shown(tmp_path)
     assert lines[0].startswith("| what others publish |")
