@@ -12,7 +12,7 @@ EXAMPLES = """examples:
   shoal load knee ws://localhost:8000 --conversations 16 --highest 512
   shoal load run ws://localhost:8000 --replay turns.jsonl --speed 1,2,4
   shoal load run http://localhost:8880 --target openai --closed 8
-  shoal load fleet --gpus 500 --capacity 64 --out results/fleet
+  shoal load fleet --gpus 500 --capacity 128 --out results/fleet
   shoal load compare old/result.json new/result.json
   shoal load gate --kind h200 load/result.json step.json precision.json
 """
@@ -192,11 +192,11 @@ def _fleet(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     fleet.add_argument("--seed", type=int, default=1)
     fleet.add_argument("--out", type=Path, default=Path("fleet"), metavar="DIR")
     constants = fleet.add_argument_group("what one GPU was measured to do")
-    constants.add_argument("--capacity", type=int, default=64, help="safe live turns (64)")
-    constants.add_argument("--ttfa-idle", type=float, default=0.03, metavar="S")
-    constants.add_argument("--ttfa-full", type=float, default=0.08, metavar="S")
+    constants.add_argument("--capacity", type=int, default=128, help="safe live turns (128)")
+    constants.add_argument("--ttfa-idle", type=float, default=0.017, metavar="S")
+    constants.add_argument("--ttfa-full", type=float, default=0.056, metavar="S")
     constants.add_argument(
-        "--start", type=float, nargs=2, default=(60.0, 120.0), metavar=("S", "S")
+        "--start", type=float, nargs=2, default=(20.0, 135.0), metavar=("S", "S")
     )
     constants.add_argument("--miss", type=float, default=0.013, metavar="S", help="prefill a voice")
     constants.add_argument("--step", type=float, default=0.008, metavar="S", help="a decode step")

@@ -201,6 +201,15 @@ def test_keda_and_the_policy_draw_the_same_lines() -> None:
     assert query.count("(") == query.count(")")
 
 
+def test_every_turn_that_is_let_in_has_a_slot() -> None:
+    settings = replica_settings(serve_config("cluster.yaml")["applications"][0]["args"])
+    assert settings.slots is not None and settings.safe_turns is not None
+    assert settings.safe_turns <= settings.slots
+    (container,) = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
+    command = container["command"]
+    assert command[command.index("--slots") + 1] == str(settings.slots)
+
+
 def _kwargs() -> dict[str, Any]:
     deployment = serve_config("cluster.yaml")["applications"][0]["deployments"][0]
     return deployment["autoscaling_config"]["policy"]["policy_kwargs"]
