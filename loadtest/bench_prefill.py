@@ -27,9 +27,9 @@ import torch
 from shoal.engine.cuda.buckets import PREFILL_SIZES, buckets_up_to
 from shoal.engine.cuda.kv_pool import KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
-from shoal.engine.cuda.weights import CudaWeights, StackWeights
+from shoal.engine.cuda.weights import CudaWeights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
-from shoal.engine.random_model import S2_PRO
+from shoal.engine.random_model import S2_PRO, random_cuda_weights
 from shoal.engine.runner import PrefillChunk
 
 from .bench_runner import (
@@ -70,15 +70,16 @@ def clear(pool: KvPool, pages: Sequence[int]) -> None:
     torch.cuda.synchronize()
 
 
-def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
+def prefill(narrow: CudaWeights, out: dict[str, Any]) -> bool:
     good = True
     rows: list[dict[str, Any]] = []
     slow = S2_PRO.slow
     pages = -(-(max(CONTEXTS) + VOICE) // PAGE_TOKENS)
-    for name, stack in (("bf16", weights.prefill), ("fp8", weights.slow)):
+    wide = random_cuda_weights(S2_PRO, GPU, "bf16")
+    for name, weights in (("bf16", wide), ("fp8", narrow)):
         pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, GPU)
-        recorded, graph_s, held = make_prefill(weights, stack, pool, pages, 256)
-        single, _, _ = make_prefill(weights, stack, pool, pages, 256, capture=False)
+        recorded, graph_s, held = make_prefill(weights, pool, pages, 256)
+        single, _, _ = make_prefill(weights, pool, pages, 256, capture=False)
         say(f"{name}: {graph_s:.1f} s to compile and capture, buffers of {held:.2f} GiB")
         table = tuple(range(pages))
         for at in range(0, max(CONTEXTS), 256):
@@ -109,7 +110,7 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
                 say(f"  {row}")
         voice = PrefillChunk(columns(VOICE, 1), 0, table)
         for size in (128, 256, 512, 1024):
-            whole, _, _ = make_prefill(weights, stack, pool, pages, size)
+            whole, _, _ = make_prefill(weights, pool, pages, size)
             row = {
                 "dtype": name,
                 "columns": VOICE,
@@ -129,7 +130,6 @@ def prefill(weights: CudaWeights, out: dict[str, Any]) -> bool:
 
 def make_prefill(
     weights: CudaWeights,
-    stack: StackWeights,
     pool: KvPool,
     pages: int,
     rows: int,
@@ -139,7 +139,7 @@ def make_prefill(
     """A prefill of graphs of up to ``rows`` rows, or of single launches; seconds, GiB."""
     begun, before = time.perf_counter(), torch.cuda.memory_allocated()
     sizes = buckets_up_to(rows, PREFILL_SIZES)
-    made = Prefill(PrefillPass(weights, stack, pool, sizes, pages, GPU), pool, GPU)
+    made = Prefill(PrefillPass(weights, weights.prefill, pool, sizes, pages, GPU), pool, GPU)
     if capture:
         made.capture()
     taken = (torch.cuda.memory_allocated() - before) / 2**30
@@ -156,8 +156,8 @@ def beside(weights: CudaWeights, out: dict[str, Any]) -> bool:
     voice_pages = -(-VOICE // PAGE_TOKENS)
     made, pages = joins(CONTEXT, 0, slots, voice_pages)
     table = tuple(range(voice_pages))
-    narrow = replace(weights, prefill=weights.slow)
-    for name, chosen, sizes in (("bf16", weights, (64, 128, 256, 512)), ("fp8", narrow, (256,))):
+    wide = replace(weights, prefill=random_cuda_weights(S2_PRO, GPU, "bf16").prefill)
+    for name, chosen, sizes in (("bf16", wide, (64, 128, 256, 512)), ("fp8", weights, (256,))):
         for size in sizes:
             runner = make_runner(chosen, pages, prefill_rows=size, sharing=False)
             steps = Steps(runner)

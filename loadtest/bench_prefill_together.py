@@ -27,7 +27,7 @@ from shoal.engine.cuda.kv_pool import KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
 from shoal.engine.cuda.weights import CudaWeights
 from shoal.engine.cuda_runner import PAGE_TOKENS, CudaRunner
-from shoal.engine.random_model import S2_PRO
+from shoal.engine.random_model import S2_PRO, random_cuda_weights
 from shoal.engine.runner import PrefillChunk
 from shoal.kernels.bf16_gemm import bf16_gemm, chunks_of_wide, wide_tile_for
 from shoal.kernels.gemm import Tile, add_partials
@@ -194,16 +194,18 @@ def sentences(count: int, length: int) -> tuple[list[PrefillChunk], int]:
     ], first + count * each
 
 
-def together(weights: CudaWeights, out: dict[str, Any]) -> bool:
+def together(narrow: CudaWeights, out: dict[str, Any]) -> bool:
     good = True
     rows: list[dict[str, Any]] = []
     slow = S2_PRO.slow
     pages = max(sentences(max(COUNTS), length)[1] for length in LENGTHS)
-    for name, stack, fixed, most in (
-        *(("own", weights.prefill, True, most) for most in PASSES),
-        ("cublas", weights.prefill, False, PASSES[0]),
-        ("fp8", weights.slow, True, PASSES[0]),
+    wide = random_cuda_weights(S2_PRO, GPU, "bf16")
+    for name, weights, fixed, most in (
+        *(("own", wide, True, most) for most in PASSES),
+        ("cublas", wide, False, PASSES[0]),
+        ("fp8", narrow, True, PASSES[0]),
     ):
+        stack = weights.prefill
         sizes = buckets_up_to(most, PREFILL_SIZES)
         pool = KvPool.empty(slow.layers, pages, slow.kv_heads, PAGE_TOKENS, slow.head_dim, GPU)
         begun, held = time.perf_counter(), torch.cuda.memory_allocated()

@@ -15,7 +15,7 @@ from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cuda.kv_pool import KvDtype, KvPool
 from shoal.engine.cuda.prefill import Prefill, PrefillPass
 from shoal.engine.cuda.sharing import Sharing
-from shoal.engine.cuda.weights import CudaWeights, StackWeights, device_weights
+from shoal.engine.cuda.weights import CudaWeights, device_weights
 from shoal.engine.cuda_runner import CudaRunner
 from shoal.engine.model.config import DualARConfig, read_config
 from shoal.engine.model.weights import load_weights
@@ -101,7 +101,7 @@ CONTEXT = (3, 9, 1, 0, 7, 2, 8)
 
 
 def prefilled(
-    weights: CudaWeights, stack: StackWeights, kv_dtype: KvDtype, spans: Sequence[tuple[int, int]]
+    weights: CudaWeights, kv_dtype: KvDtype, spans: Sequence[tuple[int, int]]
 ) -> Iterator[list[list[torch.Tensor]]]:
     """After each span (position, columns) of one context: the bytes of all 10 pages, part by part,
     as recorded passes left them, as single launches did, and as pieces of 13 columns."""
@@ -110,7 +110,7 @@ def prefilled(
     columns = code_columns(read_config(BUILTIN_VOICE), weights.semantic_begin, 400, 3)
     pools = [KvPool.empty(config.layers, 10, *shape, GPU, kv_dtype) for _ in range(3)]
     recorded, single, cut = (
-        Prefill(PrefillPass(weights, stack, pool, (16, 64, 256), 10, GPU), pool, GPU)
+        Prefill(PrefillPass(weights, weights.prefill, pool, (16, 64, 256), 10, GPU), pool, GPU)
         for pool in pools
     )
     recorded.capture()

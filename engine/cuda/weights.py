@@ -65,7 +65,7 @@ class CudaWeights:
     slow: StackWeights
     """As decode reads it, in the wanted dtype."""
     prefill: StackWeights
-    """The slow stack in bf16: a prompt is read in full precision."""
+    """The slow stack that prompts are read with: in FP8 the same, else in bf16."""
     fast: StackWeights
 
 
@@ -110,6 +110,9 @@ def device_weights(
     project = None
     if config.projects_fast_input:
         project = (take("fast_project_in.weight"), take("fast_project_in.bias"))
+    slow = StackWeights(
+        config.slow, slow_layers, norm, product("head", semantic_head), config.norm_eps
+    )
     placed = CudaWeights(
         codebooks=config.codebooks,
         codebook_size=config.codebook_size,
@@ -122,10 +125,10 @@ def device_weights(
         end_row=end_row,
         fast_embeddings=take("fast_embeddings.weight"),
         fast_project=project,
-        slow=StackWeights(
-            config.slow, slow_layers, norm, product("head", semantic_head), config.norm_eps
-        ),
-        prefill=StackWeights(config.slow, wide, norm, semantic_head, config.norm_eps),
+        slow=slow,
+        prefill=slow
+        if dtype == "fp8"
+        else StackWeights(config.slow, wide, norm, semantic_head, config.norm_eps),
         fast=StackWeights(
             config.fast,
             fast_wide,

@@ -13,6 +13,7 @@ if not torch.cuda.is_available():
 
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
+from shoal.engine.cuda.load import GpuDtype
 from shoal.engine.runner import StepPlan, VocodeBatch
 from tests.steps import CONTEXT, Driver, builtin_runner, builtin_weights, prefilled
 
@@ -89,18 +90,18 @@ def test_programmatic_launch_changes_no_bit(fp8: Driver) -> None:
     runner.close()
 
 
-def test_a_recorded_prefill_writes_what_single_launches_write() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_a_recorded_prefill_writes_what_single_launches_write(dtype: GpuDtype) -> None:
     """For lengths around the buckets and one beyond the last; and however it is cut."""
-    weights = builtin_weights("fp8")
+    weights = builtin_weights(dtype)
     spans = ((0, 400), (5, 1), (30, 16), (70, 17), (100, 100), (64, 300))
     untouched = [page for page in range(10) if page not in CONTEXT]
-    for stack in (weights.prefill, weights.slow):
-        after = prefilled(weights, stack, "bf16", spans)
-        for span, (recorded, single, cut) in zip(spans, after, strict=True):
-            assert all(part.any() for part in recorded)
-            assert not any(part[:, untouched].any() for part in recorded)
-            assert all(map(torch.equal, single, recorded)), span
-            assert all(map(torch.equal, cut, recorded)), span
+    after = prefilled(weights, "bf16", spans)
+    for span, (recorded, single, cut) in zip(spans, after, strict=True):
+        assert all(part.any() for part in recorded)
+        assert not any(part[:, untouched].any() for part in recorded)
+        assert all(map(torch.equal, single, recorded)), span
+        assert all(map(torch.equal, cut, recorded)), span
 
 
 def test_a_page_that_is_continued_is_copied_first(fp8: Driver) -> None:

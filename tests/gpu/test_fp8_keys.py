@@ -63,7 +63,7 @@ def test_a_recorded_prefill_writes_what_single_launches_write() -> None:
     """Values and scales; and however it is cut."""
     weights = builtin_weights("fp8")
     spans = ((0, 400), (30, 16), (64, 300))
-    after = prefilled(weights, weights.slow, "fp8", spans)
+    after = prefilled(weights, "fp8", spans)
     for span, (recorded, single, cut) in zip(spans, after, strict=True):
         assert all(part.any() for part in recorded)
         assert all(map(torch.equal, single, recorded)), span
