@@ -301,11 +301,11 @@ def codec_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     half, real = torch.empty(2, 10, 1024, dtype=torch.float16), torch.empty(8, 1024)
     number = torch.zeros(2, dtype=torch.int64)
     turn = (torch.empty(2, 1, 32), torch.empty(2, 1, 32))
-    ring = torch.empty(2, 2, 128, 1024, dtype=torch.float16)
+    ring = torch.empty(2, 2, 16, 128, 64, dtype=torch.float16)
     qkv = torch.empty(2, 3072)
     yield (
         "codec-rows-attention",
-        lambda: ring_attention(qkv, turn, number, number, ring, 16, half, pdl=True),
+        lambda: ring_attention(qkv, turn, number, number, ring, half, pdl=True),
     )
     taps, row = (real[:7], real[0]), (real[0], real[0])
     steps = Steps(half, half.stride(0))

@@ -250,7 +250,7 @@ class Pass:
 
     def attend(self, slots: Tensor, now: Tensor, rings: Tensor) -> Iterator[Kernel]:
         """The transformer's kernels, from ``x`` and its norm in the workspace."""
-        net, shape = self._network, self._network.config.pre_post
+        net = self._network
         m, dim = self._x.shape
 
         def product(name: str, a: Tensor, weight: ConvWeight, out: Tensor, **how: object) -> Kernel:
@@ -271,7 +271,7 @@ class Pass:
             yield Kernel(
                 "attention",
                 lambda ring=ring: ring_attention(
-                    self._qkv, self.turn, slots, now, ring, shape.heads, self._mixed, pdl=self._pdl
+                    self._qkv, self.turn, slots, now, ring, self._mixed, pdl=self._pdl
                 ),
                 (self._mixed,),
             )

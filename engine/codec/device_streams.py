@@ -51,8 +51,9 @@ class DeviceStreams:
             len(network.layers),
             2,
             max_slots,
+            shape.heads,
             shape.window,
-            shape.dim,
+            shape.head_dim,
             dtype=torch.float16,
             device=device,
         )
