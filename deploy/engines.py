@@ -37,7 +37,7 @@ def engine_config(settings: ReplicaSettings, store: VoiceStore | None) -> Engine
         size = byte_setting(name) if own is None else own
         return default if size is None else size
 
-    hot = settings.hot_voice_bytes
+    hot, warm = settings.hot_voice_bytes, settings.warm_voice_bytes
     return EngineConfig(
         model=BUILTIN_VOICE if settings.model is None else Path(settings.model),
         device=settings.device,
@@ -45,9 +45,7 @@ def engine_config(settings: ReplicaSettings, store: VoiceStore | None) -> Engine
         kv_dtype=settings.kv_dtype,
         slots=settings.slots,
         voices_dir=None if store is None else store.root,
-        warm_voice_bytes=chosen(
-            settings.warm_voice_bytes, "warm_voice_bytes", usual.warm_voice_bytes
-        ),
+        warm_voice_bytes=byte_setting("warm_voice_bytes") if warm is None else warm,
         cold_voice_bytes=chosen(
             settings.cold_voice_bytes, "cold_voice_bytes", usual.cold_voice_bytes
         ),

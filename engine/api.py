@@ -288,7 +288,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class TierStats:
-    """One tier of the voice cache. ``promotions``: entries taken up from the tier below."""
+    """One tier of the voice cache. ``promotions``: entries taken up from another tier."""
 
     entries: int = 0
     bytes: int = 0
@@ -310,8 +310,10 @@ class EngineStats:
     pages_used: int = 0
     pages_total: int = 0
     hot: TierStats = TierStats()
-    """Voices as KV on the device: a promotion is a prefill of known codes."""
+    """Voices as KV on the device: a promotion is a prefill of known codes, or a copy from warm."""
     warm: TierStats = TierStats()
+    """Voices as KV in the host's memory: a promotion was copied from the device."""
+    codes: TierStats = TierStats()
     """Voices as codes in the host's memory: a promotion was read from disk."""
     cold: TierStats = TierStats()
     """Codes on disk. Those beside stored recordings count as hits, but not as entries."""

@@ -69,7 +69,10 @@ class EngineConfig:
     """KV pages; the runner's own choice when not given."""
     voices_dir: Path | None = None
     """The voice store. None: no store, only references sent along."""
-    warm_voice_bytes: int = 64 << 20
+    warm_voice_bytes: int | None = None
+    """The host's memory, pinned for a GPU, for KV of voices that the device lets go; 0: none. None:
+    what suits device and machine."""
+    codes_bytes: int = 64 << 20
     """Codes and transcripts of prepared voices kept in the host's memory."""
     cold_voice_bytes: int = 256 << 20
     """Codes, kept on disk in ``voices_dir``, of recordings that came with a request; 0: none."""

@@ -14,7 +14,7 @@ they depend on how a prompt was cut into prefill chunks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -63,13 +63,17 @@ class CpuRunner:
         slots: int,
         pages: int,
         page_tokens: int = 64,
+        host_bytes: int = 0,
     ) -> None:
-        """Starts the worker thread; :meth:`close` ends it. ``page_tokens``: a multiple of 16."""
+        """Starts the worker thread; :meth:`close` ends it. ``page_tokens``: a multiple of 16.
+        ``host_bytes``: memory for copies of pages, which is used as they come."""
         if page_tokens % PREFILL_ROWS:
             raise ValueError(f"page_tokens must be a multiple of {PREFILL_ROWS}")
         self._model = model
         self._codec = codec
         self._decoder = StreamDecoder(codec, slots)
+        stack = config.slow
+        page_bytes = 8 * stack.layers * stack.kv_heads * page_tokens * stack.head_dim
         self._spec = RunnerSpec(
             codebooks=config.codebooks,
             frame_samples=codec.frame_samples,
@@ -80,19 +84,18 @@ class CpuRunner:
             max_positions=config.max_seq_len,
             end_token=model.end_token,
             pcm_batch_frames=PCM_BATCH_FRAMES,
-            page_bytes=8
-            * config.slow.layers
-            * config.slow.kv_heads
-            * page_tokens
-            * config.slow.head_dim,
+            page_bytes=page_bytes,
+            host_pages=host_bytes // page_bytes,
         )
-        stack = config.slow
         self._group = stack.heads // stack.kv_heads
         # One page more than is handed out: rows that belong to nobody are written there.
         self._pools = [
             torch.zeros(2 * stack.kv_heads, (pages + 1) * page_tokens, stack.head_dim)
             for _ in range(stack.layers)
         ]
+        self._host_pages = torch.empty(
+            self._spec.host_pages, stack.layers, 2 * stack.kv_heads, page_tokens, stack.head_dim
+        )
         self._prefill = compile_module(model)
         self._state = DecodeState(
             compile_module(DecodeStep(model, slots)),
@@ -117,6 +120,7 @@ class CpuRunner:
         slots: int = 8,
         pages: int | None = None,
         page_tokens: int = 64,
+        host_bytes: int = 0,
         progress: Callable[[str], None] | None = None,
     ) -> CpuRunner:
         """Read a checkpoint folder; ``progress`` gets a line per file. Raises
@@ -146,7 +150,15 @@ class CpuRunner:
             )
         if pages is None:
             pages = slots * -(-config.max_seq_len // page_tokens)
-        return cls(config, model, codec, slots=slots, pages=pages, page_tokens=page_tokens)
+        return cls(
+            config,
+            model,
+            codec,
+            slots=slots,
+            pages=pages,
+            page_tokens=page_tokens,
+            host_bytes=host_bytes,
+        )
 
     @property
     def spec(self) -> RunnerSpec:
@@ -238,11 +250,22 @@ class CpuRunner:
         )
 
     def _copy_page(self, source: int, target: int) -> None:
-        size = self._spec.page_tokens
         for pool in self._pools:
-            pool[:, target * size : (target + 1) * size] = pool[
-                :, source * size : (source + 1) * size
-            ]
+            pool[:, self._places(target)] = pool[:, self._places(source)]
+
+    def _places(self, page: int) -> slice:
+        size = self._spec.page_tokens
+        return slice(page * size, (page + 1) * size)
+
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        for page, host_page in zip(pages, host_pages, strict=True):
+            for pool, kept in zip(self._pools, self._host_pages[host_page], strict=True):
+                kept.copy_(pool[:, self._places(page)])
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        for host_page, page in zip(host_pages, pages, strict=True):
+            for pool, kept in zip(self._pools, self._host_pages[host_page], strict=True):
+                pool[:, self._places(page)].copy_(kept)
 
     # Codec ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ device. Three engine threads share a runner, each with streams and buffers of it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from shoal.kernels.pages import TILE_TOKENS
 
 from .codec import Codec, encode_codes
 from .cuda.buckets import PREFILL_SIZES, bucket_of, buckets_up_to
+from .cuda.host_pages import HostPages
 from .cuda.kv_pool import KvDtype, KvPool, page_bytes
 from .cuda.prefill import Prefill, PrefillPass
 from .cuda.sharing import Sharing
@@ -65,6 +67,7 @@ class CudaRunner:
         slots: int,
         pages: int | None = None,
         kv_dtype: KvDtype = "bf16",
+        host_bytes: int = 0,
         device: torch.device,
         pdl: bool = True,
         prefill_rows: int = PREFILL_ROWS,
@@ -74,6 +77,7 @@ class CudaRunner:
     ) -> None:
         """``pages``: what fits the device and a full context for every slot, when not given.
         ``kv_dtype``: what the slow stack's keys and values are kept in.
+        ``host_bytes``: pinned memory for copies of pages, taken by :meth:`warm_up`.
         ``prefill_rows``: columns of a prefill graph at most; decode waits for the longest kernel of
         one. ``sharing``: attend once to a prefix that many rows have in common. ``buckets``:
         numbers of rows to capture steps for, ascending to ``slots``; the usual ones when not given.
@@ -93,6 +97,8 @@ class CudaRunner:
         if pages is None:
             free, _ = torch.cuda.mem_get_info(device)
             pages = min(slots * max_pages, int(free * _MEMORY_SHARE) // each)
+        pool = KvPool.empty(slow.layers, pages, *shape, device, kv_dtype)
+        self._host_pages = HostPages(pool, host_bytes, device)
         self._spec = RunnerSpec(
             codebooks=config.codebooks,
             frame_samples=codec.frame_samples,
@@ -106,8 +112,8 @@ class CudaRunner:
             page_bytes=each,
             prefill_tiles=prefill_rows // TILE_TOKENS,
             prefill_tile_columns=TILE_TOKENS,
+            host_pages=self._host_pages.planned,
         )
-        pool = KvPool.empty(slow.layers, pages, *shape, device, kv_dtype)
         state = SlotState(slots, config.codebooks, max_pages, pages, device)
         self._buckets = buckets_up_to(slots) if buckets is None else tuple(buckets)
         finder = Sharing(slots + 1, PAGE_TOKENS) if sharing and slots >= SHARING_ROWS else None
@@ -142,6 +148,8 @@ class CudaRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
+        self._host_pages.allocate(self._say)
+        self._spec = replace(self._spec, host_pages=self._host_pages.count)
         pool = torch.cuda.graph_pool_handle()
         for rows in reversed(self._buckets):
             self._say(f"capturing the step of {rows} rows")
@@ -199,6 +207,12 @@ class CudaRunner:
 
     def prefill(self, *chunks: PrefillChunk) -> None:
         self._prefill.run(chunks)
+
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        self._host_pages.save(pages, host_pages)
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        self._host_pages.load(host_pages, pages)
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         return self._vocoder.run(batch)

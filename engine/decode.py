@@ -18,6 +18,7 @@ from .jobs import (
     CodecMessage,
     Composed,
     Prefilled,
+    Saved,
     Sounded,
     ToDecode,
     ToPrefill,
@@ -156,7 +157,7 @@ class DecodeLoop:
         match message:
             case None:
                 return False
-            case Composed() | Prefilled() | VoiceReady() | VoiceFailed() | Sounded():
+            case Composed() | Prefilled() | Saved() | VoiceReady() | VoiceFailed() | Sounded():
                 self._scheduler.message(message, now)
             case _:
                 self._scheduler.command(message, now)

@@ -1,8 +1,8 @@
 """Frozen messages between the engine's threads, beside the port's own commands and events.
 
-decode -> prefill: :class:`ComposeJob`, :class:`PrefillJob`; decode -> voice: :class:`VoiceJob`;
-decode -> codec: the ``Codec...`` family. Back to decode: :class:`Composed`, :class:`Prefilled`,
-:class:`VoiceReady`, :class:`VoiceFailed`, :class:`Sounded`.
+decode -> prefill: :class:`ComposeJob`, :class:`PrefillJob`, :class:`SaveJob`; decode -> voice:
+:class:`VoiceJob`; decode -> codec: the ``Codec...`` family. Back to decode: :class:`Composed`,
+:class:`Prefilled`, :class:`Saved`, :class:`VoiceReady`, :class:`VoiceFailed`, :class:`Sounded`.
 """
 
 from __future__ import annotations
@@ -48,15 +48,39 @@ class Composed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefillJob:
-    """Write KV, chunk after chunk. ``urgent``: a listener waits for it."""
+    """Write KV, chunk after chunk. ``urgent``: a listener waits for it.
+
+    ``host_pages``, of jobs that are not urgent: where the KV of all the chunks' pages lies already.
+    It is copied from there, and computed only where that fails.
+    """
 
     job: int
     chunks: tuple[PrefillChunk, ...]
     urgent: bool
+    host_pages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
+    """``job`` is done; ``error`` when it failed (a traceback was logged). ``loaded``: the KV was
+    copied from the host's memory."""
+
+    job: int
+    error: bool = False
+    loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJob:
+    """Copy the KV in ``pages`` into the host's memory, when there is nothing else to do."""
+
+    job: int
+    pages: tuple[int, ...]
+    host_pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
     """``job`` is done; ``error`` when it failed (a traceback was logged)."""
 
     job: int
@@ -192,5 +216,5 @@ CodecMessage = (
     | CodecFinish
     | CodecDrop
 )
-ToPrefill = ComposeJob | PrefillJob
-ToDecode = Composed | Prefilled | VoiceReady | VoiceFailed | Sounded
+ToPrefill = ComposeJob | PrefillJob | SaveJob
+ToDecode = Composed | Prefilled | Saved | VoiceReady | VoiceFailed | Sounded

@@ -26,6 +26,8 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 CPU_SLOTS = 8
 GPU_SLOTS = 64
+CPU_WARM_BYTES = 64 << 20
+"""Of the built-in voice's, voices of 10 s by the seventeen."""
 DTYPES = ("auto", "fp32", "bf16", "fp8", "mxfp8")
 KV_DTYPES = ("auto", "bf16", "fp8")
 
@@ -67,8 +69,13 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
             raise CheckpointError(f"dtype {config.dtype} takes a GPU; on a CPU it is fp32")
         if config.kv_dtype != "auto":
             raise CheckpointError(f"kv-dtype {config.kv_dtype} takes a GPU; on a CPU it is fp32")
+        warm = config.warm_voice_bytes
         runner: Runner = CpuRunner.load(
-            config.model, slots=config.slots or CPU_SLOTS, pages=config.pages, progress=progress
+            config.model,
+            slots=config.slots or CPU_SLOTS,
+            pages=config.pages,
+            host_bytes=CPU_WARM_BYTES if warm is None else warm,
+            progress=progress,
         )
     else:
         try:

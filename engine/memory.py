@@ -45,6 +45,11 @@ class Memory:
         """Free pages that are kept for utterances being spoken."""
         return self._promised
 
+    @property
+    def spare(self) -> int:
+        """Free pages that are kept for nobody."""
+        return self.pool.free - self._promised
+
     def pages_for(self, positions: int) -> int:
         """Pages that hold ``positions`` positions."""
         return -(-positions // self.page_tokens)

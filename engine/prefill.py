@@ -3,7 +3,9 @@
 Owns the order of what waits for it. A long prompt is computed chunk by chunk, and between two
 chunks whatever became more urgent goes first: composing text, then the utterances that somebody
 waits for, then voices. Utterances that wait together are computed together, as many as the runner
-takes in one pass; none is waited for. Knows nothing of streams' states.
+takes in one pass; none is waited for. A voice whose KV lies in the host's memory is copied from
+there instead, and what is to be copied into it is when nothing else waits; both piece by piece, so
+that nobody waits for more than a few pages. Knows nothing of streams' states.
 """
 
 from __future__ import annotations
@@ -16,12 +18,25 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from .frontend import Frontend
-from .jobs import Composed, ComposeJob, Prefilled, PrefillJob, ToDecode, ToPrefill, Utterance
+from .jobs import (
+    Composed,
+    ComposeJob,
+    Prefilled,
+    PrefillJob,
+    Saved,
+    SaveJob,
+    ToDecode,
+    ToPrefill,
+    Utterance,
+)
 from .marks import SPEAKER
 from .prompt import PromptBuilder
 from .runner import PrefillChunk, Runner
 
 log = logging.getLogger(__name__)
+
+PAGES_AT_ONCE = 8
+"""Pages copied before there is another look for more urgent work. Of S2 Pro's, 75 MB."""
 
 
 class Composer:
@@ -52,10 +67,22 @@ class Composer:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Waiting:
+    """``left``: pages that are yet to be copied from the host's memory; ``loaded``: all were."""
+
     job: PrefillJob
     chunks: deque[PrefillChunk]
+    left: int = 0
+    loaded: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Saving:
+    """``done``: pages that were copied into the host's memory."""
+
+    job: SaveJob
+    done: int = 0
 
 
 class Prefiller:
@@ -75,11 +102,12 @@ class Prefiller:
         self._text: deque[ComposeJob] = deque()
         self._urgent: deque[_Waiting] = deque()
         self._rest: deque[_Waiting] = deque()
+        self._saves: deque[_Saving] = deque()
 
     def run(self) -> None:
         """Until ``None`` comes."""
         while True:
-            if not (self._text or self._urgent or self._rest):
+            if not (self._text or self._urgent or self._rest or self._saves):
                 if not self._note(self._inbox.get()):
                     return
             try:
@@ -98,7 +126,9 @@ class Prefiller:
                 self._text.append(message)
             case PrefillJob():
                 line = self._urgent if message.urgent else self._rest
-                line.append(_Waiting(message, deque(message.chunks)))
+                line.append(_Waiting(message, deque(message.chunks), left=len(message.host_pages)))
+            case SaveJob():
+                self._saves.append(_Saving(message))
         return True
 
     def _composed(self, job: ComposeJob) -> Composed:
@@ -111,20 +141,59 @@ class Prefiller:
             return Composed(job.stream, job.text, (), error=True)
 
     def work(self) -> None:
-        """One piece of the most urgent work: a text, or a pass of prefill."""
+        """One piece of the most urgent work: a text, a pass of prefill, or some pages copied."""
         if self._text:
             self._report(self._composed(self._text.popleft()))
             return
         line = self._urgent or self._rest
         if not line:
+            self._save()
             return
-        # Voices take a pass each: nobody waits, and steps take longer beside a larger one.
-        together = self._together(line) if self._urgent else [line[0]]
-        failed = self._prefill([waiting for waiting in together if waiting.chunks])
+        if line[0].left:
+            together, failed = [line[0]], ()
+            self._load(line[0])
+        else:
+            # Voices take a pass each: nobody waits, and steps take longer beside a larger one.
+            together = self._together(line) if self._urgent else [line[0]]
+            failed = self._prefill([waiting for waiting in together if waiting.chunks])
         for waiting in together:
             if waiting in failed or not waiting.chunks:
                 line.remove(waiting)
-                self._report(Prefilled(waiting.job.job, waiting in failed))
+                self._report(Prefilled(waiting.job.job, waiting in failed, waiting.loaded))
+
+    def _load(self, waiting: _Waiting) -> None:
+        """Copy the next pages of a voice from the host's memory; where that cannot be done, it is
+        computed."""
+        job = waiting.job
+        begin = len(job.host_pages) - waiting.left
+        end = min(begin + PAGES_AT_ONCE, len(job.host_pages))
+        try:
+            self._runner.load_pages(job.host_pages[begin:end], job.chunks[-1].table[begin:end])
+        except Exception:
+            log.exception("copying a voice from the host's memory failed")
+            waiting.left = 0
+            return
+        waiting.left = len(job.host_pages) - end
+        if not waiting.left:
+            waiting.loaded = True
+            waiting.chunks.clear()
+
+    def _save(self) -> None:
+        """Copy the next pages into the host's memory."""
+        if not self._saves:
+            return
+        saving = self._saves[0]
+        job, error = saving.job, False
+        end = min(saving.done + PAGES_AT_ONCE, len(job.pages))
+        try:
+            self._runner.save_pages(job.pages[saving.done : end], job.host_pages[saving.done : end])
+        except Exception:
+            log.exception("copying a voice into the host's memory failed")
+            error = True
+        saving.done = end
+        if error or end == len(job.pages):
+            self._saves.popleft()
+            self._report(Saved(job.job, error))
 
     def _together(self, line: deque[_Waiting]) -> list[_Waiting]:
         """The first of ``line``, and whose next chunk has room beside its own."""

@@ -53,7 +53,7 @@ class PrefixCache:
         self.hits = 0
         self.misses = 0
         self.written = 0
-        """Prefixes whose KV was, or is being, computed from their columns."""
+        """Prefixes whose KV was, or is being, computed or copied from the host's memory."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -64,6 +64,16 @@ class PrefixCache:
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
+
+    def has(self, key: PrefixKey) -> bool:
+        """Whether there is an entry, ready or not; it is used no more recently for that."""
+        return key in self._entries
+
+    def oldest_first(self) -> Iterator[Prefix]:
+        """Entries that are ready and not pinned, in the order in which they would be let go."""
+        for entry in self._entries.values():
+            if entry.ready and not entry.pinned:
+                yield entry
 
     def add(self, key: PrefixKey, length: int, pages: tuple[int, ...]) -> Prefix:
         """Take over ``pages``, which the caller holds once."""

@@ -21,7 +21,7 @@ from .jobs import VoiceFailed, VoiceJob, VoiceReady
 from .prompt import PromptBuilder, PromptReference
 from .runner import Int32Array, Runner
 from .soundcheck import transcript_doubt
-from .tiers import ColdTier, Prepared, WarmTier
+from .tiers import CodesTier, ColdTier, Prepared
 from .voices import MAX_REFERENCES, UnknownVoice, VoiceStore
 
 log = logging.getLogger(__name__)
@@ -117,13 +117,13 @@ class _Ask:
 
 
 class VoicePreparer:
-    """``run`` is the voice thread's body. ``warm`` may be read for its figures by any thread."""
+    """``run`` is the voice thread's body. ``known`` may be read for its figures by any thread."""
 
     def __init__(
         self,
         prompt: PromptBuilder,
         store: VoiceStore | None,
-        warm: WarmTier,
+        known: CodesTier,
         cold: ColdTier | None,
         fingerprint: str,
         frame_s: float,
@@ -134,7 +134,7 @@ class VoicePreparer:
         self._prompt = prompt
         self._store = store
         self._fingerprint = fingerprint
-        self._warm = warm
+        self._known = known
         self._cold = cold
         self._frame_s = frame_s
         self._inbox = inbox
@@ -153,7 +153,7 @@ class VoicePreparer:
             case Encoded(key, prepared, fault, text):
                 asks = self._encoding.pop(key)
                 if fault is None:
-                    self._warm.keep(key, prepared)
+                    self._known.keep(key, prepared)
                 for ask in asks:
                     if fault is None:
                         self._give(ask, key, prepared)
@@ -203,14 +203,14 @@ class VoicePreparer:
         for key, one in zip(ask.keys, voices, strict=True):
             if key in ask.found or key in missing or key in self._encoding:
                 continue
-            prepared = self._warm.find(key)
+            prepared = self._known.find(key)
             if prepared is None:
                 work = self._work(key, one)
                 prepared = self._kept(work)
                 if prepared is None:
                     missing[key] = work
                     continue
-                self._warm.keep(key, prepared, promoted=True)
+                self._known.keep(key, prepared, promoted=True)
             ask.found[key] = prepared
         counts = [len(work.references) for work in missing.values()]
         if sum(counts) + sum(len(one) for one in ask.found.values()) > MAX_REFERENCES:

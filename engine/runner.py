@@ -16,6 +16,7 @@ turn), so prefill only ever writes KV and the step is the single place that samp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +52,8 @@ class RunnerSpec:
     """What one call of ``prefill`` should be given at most, if of several contexts: each takes
     whole tiles. 1: contexts gain nothing from one another."""
     prefill_tile_columns: int = 1
+    host_pages: int = 0
+    """Pages of the host's memory that the scheduler may copy to and from: 0 .. host_pages - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,21 @@ class Runner(Protocol):
 
         Chunks of different contexts, none of which reads what another writes; or of one context, in
         order. Each leaves the same bits in any company. After an error any of them may be written.
+        """
+        ...
+
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        """Copy pages, one to one, into pages of the host's memory; returns when they are there.
+
+        Prefill thread. Whole pages, of whatever kind their bits are. Nobody writes ``pages``
+        meanwhile; steps may read them.
+        """
+        ...
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        """The way back, into any pages. Prefill thread. On return, steps launched later see it.
+
+        After an error, of this or of the save, any of the targets may be written.
         """
         ...
 

@@ -13,6 +13,7 @@ slot are refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from .api import (
     Cancel,
@@ -43,6 +44,7 @@ from .jobs import (
     Composed,
     ComposeJob,
     Prefilled,
+    Saved,
     Sounded,
     ToDecode,
     VoiceFailed,
@@ -55,6 +57,7 @@ from .seating import Seating
 from .streams import Phase, Stream
 from .text import FlushMark, Segment, TextFeed, TextLimitError
 from .voicing import Voicing
+from .warm import WarmTier
 
 BATCH_BUSY = "as much batch work as is allowed is under way, try again later"
 
@@ -82,8 +85,9 @@ class Scheduler:
         self._streams: dict[StreamId, Stream] = {}
         self._awake: dict[StreamId, Stream] = {}
         self._opened = 0
+        self._warm = WarmTier(spec.host_pages, spec.page_bytes)
         self._voicing = Voicing(
-            defaults.prefix, self._memory, limits.prefill_chunk_tokens, self.out
+            defaults.prefix, self._memory, self._warm, limits.prefill_chunk_tokens, self.out
         )
         self._seating = Seating(self._batch, self._voicing, limits, self.out, self._fail)
 
@@ -163,8 +167,10 @@ class Scheduler:
                 stream.composing = False
                 stream.ready.append(message)
                 self._awake[sid] = stream
-            case Prefilled(job, error):
-                self._prefilled(job, error)
+            case Prefilled():
+                self._prefilled(message)
+            case Saved():
+                self._voicing.saved(message)
             case VoiceReady():
                 self._voice_ready(message)
             case VoiceFailed(job, fault, text):
@@ -190,10 +196,10 @@ class Scheduler:
         for stream in self._voicing.failed(job):
             self._fail(stream, Fault.CLIENT, text)
 
-    def _prefilled(self, job: int, error: bool) -> None:
-        key = self._voicing.written(job, error)
+    def _prefilled(self, done: Prefilled) -> None:
+        key, error = self._voicing.written(done), done.error
         if key is None:
-            stream = self._seating.prefilled(job)
+            stream = self._seating.prefilled(done.job)
             self._batch.prefilled(stream)
             if error and stream.id in self._streams:
                 self._fail(stream, Fault.ENGINE, "the text could not be prefilled")
@@ -362,6 +368,7 @@ class Scheduler:
         """A snapshot."""
         awake = self._awake.values()
         hot = self._memory.prefixes.stats(self._spec.page_bytes)
-        return engine_stats(
+        figures = engine_stats(
             self._batch, self._memory.pool, hot, len(self._streams), awake, now, last_step_s
         )
+        return replace(figures, warm=self._warm.stats())

@@ -38,8 +38,9 @@ from .loading import LoadedModel, load_model
 from .prefill import Composer, Prefiller
 from .prompt import PromptBuilder
 from .reference import Encoded, EncodeJob, VoiceEncoder, VoicePreparer
+from .runner import RunnerSpec
 from .scheduler import Scheduler
-from .tiers import ColdTier, WarmTier
+from .tiers import CodesTier, ColdTier
 from .vocode import Vocoder
 from .voices import VoiceError, VoiceStore
 
@@ -94,7 +95,7 @@ class SpeechEngine:
         self._to_encode: SimpleQueue[EncodeJob | None] = SimpleQueue()
         self._to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._warm = WarmTier(config.warm_voice_bytes)
+        self._codes = CodesTier(config.codes_bytes)
         self._cold = _cold_tier(config, self._fingerprint)
         self._encoder: VoiceEncoder | None = None
         self._loop: DecodeLoop | None = None
@@ -111,7 +112,7 @@ class SpeechEngine:
         self._runner.warm_up()
         clock = time.monotonic
         scheduler = Scheduler(
-            self._runner.spec,
+            _bounded(self._runner.spec, self._config.warm_voice_bytes),
             self._config.limits,
             VoiceDefaults(
                 sampling=self._info.sampling,
@@ -147,7 +148,7 @@ class SpeechEngine:
         preparer = VoicePreparer(
             self._prompt,
             self._store,
-            self._warm,
+            self._codes,
             self._cold,
             self._fingerprint,
             self._runner.spec.frame_samples / self._runner.spec.sample_rate,
@@ -204,7 +205,7 @@ class SpeechEngine:
             return EngineStats()
         return replace(
             self._loop.stats,
-            warm=self._warm.stats(),
+            codes=self._codes.stats(),
             cold=TierStats() if self._cold is None else self._cold.stats(),
             encoded=self._encoder.encoded,
         )
@@ -223,6 +224,13 @@ class SpeechEngine:
             thread.join(_STOP_S)
         self._threads.clear()
         self._runner.close()
+
+
+def _bounded(spec: RunnerSpec, warm_bytes: int | None) -> RunnerSpec:
+    """``spec`` with what the host's memory may hold, also where the model was loaded for more."""
+    if warm_bytes is None or not spec.page_bytes:
+        return spec
+    return replace(spec, host_pages=min(spec.host_pages, warm_bytes // spec.page_bytes))
 
 
 def _cold_tier(config: EngineConfig, fingerprint: str) -> ColdTier | None:

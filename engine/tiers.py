@@ -1,12 +1,13 @@
-"""The tiers of prepared voices below the device's: warm in the host's memory, cold on disk.
+"""The tiers of voices as codes: in the host's memory, and cold, on disk.
 
-Both keep codes, not KV: a voice's codes are some thousand times smaller, the same for every
-device and dtype, and a prefill makes KV of them. Hot, the KV itself, is :mod:`.prefixes`.
+A voice's codes are some thousand times smaller than its KV, the same for every device and dtype,
+and a prefill makes KV of them. Of KV there are two tiers more: hot, on the device, is
+:mod:`.prefixes`, and warm, in the host's memory, :mod:`.warm`.
 
 Owns what is kept, for how long, and the folder of the cold tier; knows nothing of who asks. A
-stream holds its prefix's columns itself, so nothing here needs to be pinned for one. The warm tier
-belongs to the voice thread. Of the cold tier the voice thread calls :meth:`ColdTier.find` and the
-voice-encode thread :meth:`ColdTier.keep`; other processes may use the same folder.
+stream holds its prefix's columns itself, so nothing here needs to be pinned for one. What is in
+memory belongs to the voice thread. Of the cold tier the voice thread calls :meth:`ColdTier.find`
+and the voice-encode thread :meth:`ColdTier.keep`; other processes may use the same folder.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SURVEY_AFTER = 64
 _ABANDONED_S = 3600.0
 
 
-class WarmTier:
+class CodesTier:
     """Prepared voices by the content they were made of; least recently used first out."""
 
     def __init__(self, limit_bytes: int) -> None:

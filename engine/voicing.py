@@ -1,8 +1,8 @@
 """From a voice to a prefilled prefix: single-flight preparation, and prefills that are under way.
 
-Owns which voices are being prepared and for whom, and which prefixes are being written. Pure; one
-thread: decode's. Streams get their prefix's columns; the cache may lose the pages and write them
-again.
+Owns which voices are being prepared and for whom, which prefixes are being written, and which is
+being copied to the warm tier. Pure; one thread: decode's. Streams get their prefix's columns; the
+cache may lose the pages and write them again, from the warm tier's copy or from the columns.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .api import Voice
-from .jobs import PrefillJob, VoiceJob
+from .jobs import Prefilled, PrefillJob, Saved, SaveJob, VoiceJob
 from .memory import Memory
 from .outgoing import Outgoing, chunked
 from .prefixes import Prefix, PrefixKey, prefix_key
 from .runner import Int32Array
 from .streams import Stream
+from .warm import WarmTier
 
 
 @dataclass(slots=True, eq=False)
@@ -24,19 +25,43 @@ class _Work:
     waiting: list[Stream] = field(default_factory=list[Stream])
 
 
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """``lent``: the warm tier's pages that its KV is copied from; none: it is computed."""
+
+    key: PrefixKey
+    lent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    """``pages``: of the device, held until the copy ended."""
+
+    job: int
+    key: PrefixKey
+    pages: tuple[int, ...]
+
+
 class Voicing:
     """``default`` is the prefix of the default voice; it is prefilled at once and never evicted."""
 
     def __init__(
-        self, default: Int32Array, memory: Memory, chunk_tokens: int, out: Outgoing
+        self,
+        default: Int32Array,
+        memory: Memory,
+        warm: WarmTier,
+        chunk_tokens: int,
+        out: Outgoing,
     ) -> None:
         self._default = default
         self._memory = memory
+        self._warm = warm
         self._chunk_tokens = chunk_tokens
         self._out = out
         self._jobs = 0
         self._preparing: dict[int, _Work] = {}
-        self._writing: dict[int, PrefixKey] = {}
+        self._writing: dict[int, _Writing] = {}
+        self._saving: _Saving | None = None
         self._default_key = prefix_key(default)
         self._request(default, self._default_key)
 
@@ -86,26 +111,56 @@ class Voicing:
         entry = self._memory.prefixes.find(stream.prefix)
         return entry is not None and not entry.ready
 
-    def written(self, job: int, error: bool) -> PrefixKey | None:
+    def written(self, done: Prefilled) -> PrefixKey | None:
         """A prefill ended: the key of the prefix it was for, None when it was not for one."""
-        key = self._writing.pop(job, None)
-        if key is None:
+        work = self._writing.pop(done.job, None)
+        if work is None:
             return None
-        entry = self._memory.prefixes.find(key)
+        if work.lent:
+            self._warm.give_back(work.key, work.lent, damaged=not done.loaded)
+        entry = self._memory.prefixes.find(work.key)
         assert entry is not None
         entry.ready = True
-        if error:
-            self._memory.prefixes.drop(key)
-        return key
+        if done.error:
+            self._memory.prefixes.drop(work.key)
+        self._save_next()
+        return work.key
+
+    def saved(self, done: Saved) -> None:
+        """A copy to the warm tier ended."""
+        saving = self._saving
+        assert saving is not None and saving.job == done.job
+        self._saving = None
+        self._memory.pool.release(saving.pages)
+        self._warm.saved(saving.key, error=done.error)
+        if not done.error:  # else it would be the next again; with the next voice is soon enough
+            self._save_next()
+
+    def _save_next(self) -> None:
+        """Have the next voice copied to the warm tier, one at a time: its pages are held until it
+        is there, so it waits for a time in which nobody could want them."""
+        if self._saving is not None:
+            return
+        memory = self._memory
+        chosen = self._warm.begin_save(memory.prefixes, memory.spare)
+        if chosen is None:
+            return
+        prefix, kept = chosen
+        memory.pool.share(prefix.pages)
+        self._jobs -= 1
+        self._saving = _Saving(self._jobs, prefix.key, prefix.pages)
+        self._out.prefill.append(SaveJob(self._jobs, prefix.pages, kept.pages))
 
     def _give(self, columns: Int32Array, key: PrefixKey, streams: list[Stream]) -> None:
         prefixes = self._memory.prefixes
         cached = prefixes.find(key) is not None
+        self._warm.used(key)
         for stream in streams:
             stream.prefix_columns, stream.prefix = columns, key
             stream.prefix_was_cached = cached
         if cached:
             prefixes.hits += 1
+            self._save_next()
         else:
             prefixes.misses += 1
             self._request(columns, key)
@@ -116,9 +171,10 @@ class Voicing:
         if entry is None:
             return None
         entry.pinned = key == self._default_key
+        lent = () if entry.pinned else self._warm.lend(key)
         # Its own numbers, apart from the jobs of utterances.
         self._jobs -= 1
-        self._writing[self._jobs] = key
+        self._writing[self._jobs] = _Writing(key, lent)
         chunks = chunked(columns, 0, entry.pages, self._memory, self._chunk_tokens)
-        self._out.prefill.append(PrefillJob(self._jobs, chunks, urgent=False))
+        self._out.prefill.append(PrefillJob(self._jobs, chunks, False, lent))
         return entry

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import time
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 import numpy as np
@@ -23,6 +24,7 @@ from shoal.engine.jobs import (
     ComposeJob,
     Prefilled,
     PrefillJob,
+    SaveJob,
     ToPrefill,
     Utterance,
 )
@@ -83,6 +85,12 @@ class NullRunner:
     def prefill(self, *chunks: PrefillChunk) -> None:
         """Nothing to do."""
 
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        raise NotImplementedError  # it has no pages in the host's memory
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        raise NotImplementedError
+
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         raise NotImplementedError
 
@@ -140,7 +148,7 @@ def measure(streams: int, turns: int) -> tuple[float, float]:
                     scheduler.message(said, clock())
                 case PrefillJob(job):
                     scheduler.message(Prefilled(job), clock())
-                case None:
+                case SaveJob() | None:
                     pass
     taken: list[float] = []
     gc.collect()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,6 +112,12 @@ class CostlessRunner:
     def prefill(self, *chunks: PrefillChunk) -> None:
         tiles = sum(-(-len(chunk.columns) // _TILE_COLUMNS) for chunk in chunks)
         time.sleep(self._device.prefill_s + (tiles - 1) * self._device.prefill_tile_s)
+
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        raise NotImplementedError  # it has no pages in the host's memory
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        raise NotImplementedError
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         rows, frames = batch.codes.shape[:2]

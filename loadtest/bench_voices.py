@@ -1,14 +1,14 @@
 """How long a voice takes from ``Open`` to ``Opened``, by where it is found.
 
-An engine in this process, no wire. A round asks for one voice four times: *new* (its recording
-goes through the codec), *hot* (its KV is on the device), *warm* (its codes are in memory; another
-voice pushed its KV out) and *cold* (its codes are on disk; others pushed it out of memory too).
-Every ask is checked against the engine's own counts: one that was not served from where it should
-have been ends the run with status 1.
+An engine in this process, no wire. A round asks for one voice five times: *new* (its recording
+goes through the codec), *hot* (its KV is on the device), *warm* (another voice pushed its KV out;
+it is copied back from the host's memory), *codes* (others pushed it out of there too; it is
+prefilled again from its codes in memory) and *cold* (its codes are on disk). Every ask is checked
+against the engine's own counts: one that was not served from where it should have been ends the run
+with status 1.
 
-A warm voice is prefilled again from its codes. What it would take to keep the KV instead is
-printed beside it: the bytes of such a prefix and, on a GPU, the time in which pinned memory can be
-copied back.
+Printed beside it: the bytes of such a prefix and, on a GPU, the time in which as much pinned memory
+can be copied at best.
 """
 
 from __future__ import annotations
@@ -44,10 +44,20 @@ from shoal.engine.service import SpeechEngine
 
 from .bench_turn import machine
 
-KINDS = ("new", "hot", "warm", "cold")
-OTHERS = 3
-"""Voices that are asked for to push one out; as many as the warm tier holds."""
+KINDS = ("new", "hot", "warm", "codes", "cold")
+OTHERS = 5
+"""Voices that are asked for to push one out of the host's memory, but not its codes."""
+WARM = 3.3
+"""Voices whose KV the host's memory holds, about: more than one, fewer than there are others."""
+CODES = OTHERS + 1.5
+"""Voices whose codes are held."""
+ALL = int(CODES) + 1
+"""Voices that push one out of everything but the disk."""
+_FRAMING = 80
+"""Positions of a prefix that are neither sound nor transcript, about."""
 ENOUGH_S = 120.0
+SAVED_S = 0.2
+"""In which a voice has surely been copied to the host."""
 RATE = 24_000
 LETTERS_PER_S = 14
 
@@ -131,14 +141,17 @@ def measure(desk: Desk, rounds: int, seconds: float) -> Times:
     """:raises WrongTier: see there."""
     times = Times()
     without = desk.stats().hot.bytes  # the default voice's
-    numbers = iter(range(1, 1 + (rounds + 1) * (1 + OTHERS)))
+    others = [voice(number, seconds) for number in range(1, 1 + ALL)]
     for number in range(-1, rounds):
-        mine = voice(next(numbers), seconds)
-        others = [voice(next(numbers), seconds) for _ in range(OTHERS)]
+        mine = voice(2 + ALL + number, seconds)
         took = {"new": _from("new", desk, mine), "hot": _from("hot", desk, mine)}
         times.prefix_bytes = max(times.prefix_bytes, desk.stats().hot.bytes - without)
+        time.sleep(SAVED_S)
         desk.ask(others[0])
         took["warm"] = _from("warm", desk, mine)
+        for other in others[:OTHERS]:
+            desk.ask(other)
+        took["codes"] = _from("codes", desk, mine)
         for other in others:
             desk.ask(other)
         took["cold"] = _from("cold", desk, mine)
@@ -154,16 +167,26 @@ def _from(kind: str, desk: Desk, asked: Voice) -> float:
     time.sleep(0.05)  # the counts are those of the decode thread's last turn
     after = _counts(desk.stats())
     grown = {name for name in after if after[name] > before[name]}
-    expected = {"new": {"encoded"}, "warm": {"warm"}, "cold": {"cold"}}.get(kind, {"hot", "warm"})
-    if grown != expected:
+    if grown != COUNTED[kind]:
         raise WrongTier(f"a voice that should be {kind} counted as {sorted(grown)}")
     return took
+
+
+COUNTED = {
+    "new": {"encoded"},
+    "hot": {"hot", "codes"},
+    "warm": {"warm", "codes"},
+    "codes": {"codes"},
+    "cold": {"cold"},
+}
+"""What an ask counts as."""
 
 
 def _counts(stats: EngineStats) -> dict[str, int]:
     return {
         "hot": stats.hot.hits,
         "warm": stats.warm.hits,
+        "codes": stats.codes.hits,
         "cold": stats.cold.hits,
         "encoded": stats.encoded,
     }
@@ -225,8 +248,13 @@ def main(argv: list[str] | None = None) -> int:
         loaded = load_model(config, lambda line: print(line, file=sys.stderr))
         spec = loaded.runner.spec
         frames = flags.seconds * spec.sample_rate / spec.frame_samples
-        codes = 4 * frames * spec.codebooks + flags.seconds * LETTERS_PER_S
-        config = replace(config, warm_voice_bytes=int((OTHERS + 0.5) * codes))
+        letters = flags.seconds * LETTERS_PER_S
+        pages = -(-(frames + letters + _FRAMING) // spec.page_tokens)
+        config = replace(
+            config,
+            warm_voice_bytes=int(WARM * pages) * spec.page_bytes,
+            codes_bytes=int(CODES * (4 * frames * spec.codebooks + letters)),
+        )
         engine = SpeechEngine(config, model=loaded)
         try:
             times = measure(Desk(engine), flags.rounds, flags.seconds)

@@ -121,14 +121,20 @@ class _EngineCollector(Collector):
             ("voices_encoded", "Voices whose recordings went through the codec", now.encoded),
         ):
             yield CounterMetricFamily(f"shoal_{name}", text, value)
-        yield from _voice_tiers({"hot": now.hot, "warm": now.warm, "cold": now.cold})
+        yield from _voice_tiers(
+            {"hot": now.hot, "warm": now.warm, "codes": now.codes, "cold": now.cold}
+        )
 
 
 def _voice_tiers(tiers: Mapping[str, TierStats]) -> Iterator[Metric]:
     """One metric a figure, its samples labelled by tier."""
     labels = ("tier",)
     gauges = (
-        ("entries", "Voices in a tier of the cache: hot (KV), warm (memory), cold (disk)"),
+        (
+            "entries",
+            "Voices in a tier of the cache: hot (KV on the device), warm (KV in memory), "
+            "codes (in memory), cold (codes on disk)",
+        ),
         ("bytes", "What they take"),
         ("limit_bytes", "What they may take"),
     )
@@ -136,7 +142,7 @@ def _voice_tiers(tiers: Mapping[str, TierStats]) -> Iterator[Metric]:
         ("hits", "Voices found in a tier"),
         ("misses", "Voices looked for in a tier that were not there"),
         ("evictions", "Voices that a tier let go for room"),
-        ("promotions", "Voices that a tier took up from the one below it"),
+        ("promotions", "Voices that a tier took up from another"),
     )
     for name, text in gauges:
         gauge = GaugeMetricFamily(f"shoal_voice_{name}", text, labels=labels)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,6 +59,7 @@ def spec(
     page_tokens: int = 8,
     max_positions: int = 256,
     codebooks: int = 3,
+    host_pages: int = 0,
 ) -> RunnerSpec:
     """Frames of 50 ms, 40 samples each."""
     return RunnerSpec(
@@ -71,6 +72,7 @@ def spec(
         max_positions=max_positions,
         end_token=END,
         pcm_batch_frames=(1, 2, 4, 8, 16),
+        host_pages=host_pages,
     )
 
 
@@ -112,6 +114,10 @@ class Log:
     prefilled: list[PrefillChunk] = field(default_factory=list[PrefillChunk])
     passes: list[int] = field(default_factory=list[int])
     """How many chunks each call of ``prefill`` brought."""
+    saved: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    """Pages that were copied to the host."""
+    loaded: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    """Pages that were copied from there."""
     vocoded: list[VocodeBatch] = field(default_factory=list[VocodeBatch])
 
 
@@ -130,6 +136,8 @@ class ScriptedRunner:
         self._frames_of = frames_of
         self._cells = np.zeros((self._spec.pages, self._spec.page_tokens), np.int64)
         self._places = np.full_like(self._cells, -1)
+        # Cells and places of the host's pages.
+        self._kept = np.full((2, self._spec.host_pages, self._spec.page_tokens), -1, np.int64)
         self._rows: dict[int, _Row] = {}
         self._flying: deque[_Launched] = deque()
         self._launched = 0
@@ -137,6 +145,8 @@ class ScriptedRunner:
         self.log = Log()
         self.protected: frozenset[int] = frozenset()
         self.fail_prefill = False
+        self.fail_save = False
+        self.fail_load = False
         self.fail_vocode = False
         self.fail_encode = False
         self.closed = False
@@ -281,6 +291,31 @@ class ScriptedRunner:
                     _check(row.ended or page not in read, f"page {page} is in a step in flight")
             self._write(chunk.table, position, chunk.columns[position - chunk.position])
         self.digest(chunk.table, end)
+
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        with self._lock:
+            if self.fail_save:
+                raise RuntimeError("scripted failure of a save")
+            self.log.saved.append(tuple(pages))
+            for page, host_page in zip(pages, host_pages, strict=True):
+                self._page(page)
+                _check(0 <= host_page < self._spec.host_pages, f"host page {host_page}")
+                for launched in self._flying:
+                    _check(page not in launched.writes, f"page {page} is written in a step")
+                self._kept[:, host_page] = self._cells[page], self._places[page]
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        with self._lock:
+            if self.fail_load:
+                raise RuntimeError("scripted failure of a load")
+            self.log.loaded.append(tuple(pages))
+            for host_page, page in zip(host_pages, pages, strict=True):
+                self._page(page)
+                _check(page not in self.protected, f"a load writes shared page {page}")
+                for launched in self._flying:
+                    for row, read in zip(launched.rows, launched.reads, strict=True):
+                        _check(row.ended or page not in read, f"page {page} is in a step in flight")
+                self._cells[page], self._places[page] = self._kept[:, host_page]
 
     def digest(self, table: tuple[int, ...], length: int) -> int:
         """What positions ``0 .. length - 1`` hold, in one number; all of them must be written."""

@@ -49,6 +49,8 @@ class Recording:
         self.joins: dict[tuple[int, int], Join] = {}
         self.plans: list[StepPlan] = []
         self.prefills: list[PrefillChunk] = []
+        self.saved: list[tuple[int, ...]] = []
+        self.loaded: list[tuple[int, ...]] = []
         self.codes: dict[int, list[tuple[int, ...]]] = {}
         """By seed: the columns that a stream drew."""
 
@@ -76,6 +78,14 @@ class Recording:
     def prefill(self, *chunks: PrefillChunk) -> None:
         self.prefills.extend(chunks)
         self._runner.prefill(*chunks)
+
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        self._runner.save_pages(pages, host_pages)
+        self.saved.append(tuple(pages))
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        self._runner.load_pages(host_pages, pages)
+        self.loaded.append(tuple(pages))
 
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         return self._runner.vocode(batch)

@@ -44,7 +44,10 @@ from shoal.engine.jobs import (
     ComposeJob,
     Prefilled,
     PrefillJob,
+    Saved,
+    SaveJob,
     Sounded,
+    ToDecode,
     ToPrefill,
     Utterance,
     VoiceFailed,
@@ -138,6 +141,8 @@ class Rig:
         self._flying: deque[int] = deque()
         self._texts: deque[ComposeJob] = deque()
         self._prefills: deque[tuple[PrefillJob, deque[PrefillChunk]]] = deque()
+        self.saves: deque[SaveJob] = deque()
+        self.hold_saves = False
         self.voices: deque[VoiceJob] = deque()
         self._opened = 0
 
@@ -235,6 +240,8 @@ class Rig:
                 self._compose(self._texts.popleft())
             elif self._prefills:
                 self._prefill()
+            elif self.saves and not self.hold_saves:
+                self._save(self.saves.popleft())
             else:
                 return
 
@@ -245,17 +252,29 @@ class Rig:
 
     def _prefill(self) -> None:
         job, chunks = self._prefills[0]
-        error = False
+        error = loaded = False
         try:
-            if chunks:
+            if job.host_pages and len(chunks) == len(job.chunks) and not self.runner.fail_load:
+                self.runner.load_pages(job.host_pages, job.chunks[-1].table)
+                loaded = True
+                chunks.clear()
+            elif chunks:
                 self.runner.prefill(chunks.popleft())
         except RuntimeError:
             error = True
         if error or not chunks:
             self._prefills.popleft()
-            self._report(Prefilled(job.job, error))
+            self._report(Prefilled(job.job, error, loaded))
 
-    def _report(self, message: Composed | Prefilled | VoiceReady | VoiceFailed | Sounded) -> None:
+    def _save(self, job: SaveJob) -> None:
+        try:
+            self.runner.save_pages(job.pages, job.host_pages)
+        except RuntimeError:
+            self._report(Saved(job.job, error=True))
+        else:
+            self._report(Saved(job.job))
+
+    def _report(self, message: ToDecode) -> None:
         self.scheduler.message(message, self.clock())
         self._dispatch()
 
@@ -280,6 +299,8 @@ class Rig:
                 self._texts.append(job)
             case PrefillJob():
                 self._prefills.append((job, deque(job.chunks)))
+            case SaveJob():
+                self.saves.append(job)
 
     def _hear(self, message: CodecMessage) -> None:
         if isinstance(message, CodecFrames):

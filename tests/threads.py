@@ -126,6 +126,14 @@ class Uneven(ScriptedRunner):
         self._rest("prefill")
         super().prefill(*chunks)
 
+    def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
+        self._rest("prefill")
+        super().save_pages(pages, host_pages)
+
+    def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
+        self._rest("prefill")
+        super().load_pages(host_pages, pages)
+
     def vocode(self, batch: VocodeBatch) -> Int16Array:
         self._rest("codec")
         return super().vocode(batch)

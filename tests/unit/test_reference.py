@@ -17,7 +17,7 @@ from shoal.engine.jobs import VoiceFailed, VoiceJob, VoiceReady
 from shoal.engine.prompt import PromptReference
 from shoal.engine.reference import Encoded, EncodeJob, VoiceEncoder, VoicePreparer
 from shoal.engine.runner import Int32Array
-from shoal.engine.tiers import ColdTier, WarmTier
+from shoal.engine.tiers import CodesTier, ColdTier
 from shoal.engine.voices import MAX_REFERENCES, VoiceStore
 from tests.fakes import ScriptedRunner, spec
 from tests.turns import BUILDER
@@ -36,19 +36,19 @@ LOUD, SOFT = Reference(wav(0.5), "loud"), Reference(wav(0.1), "soft")
 class Desk:
     """A preparer and an encoder, whose work is done when a test says so."""
 
-    def __init__(self, root: Path | None = None, warm_bytes: int = 1 << 20) -> None:
+    def __init__(self, root: Path | None = None, codes_bytes: int = 1 << 20) -> None:
         self.runner = ScriptedRunner(
             replace(spec(codebooks=8), sample_rate=16_000, frame_samples=1600)
         )
         self.store = None if root is None else VoiceStore(root)
-        self.warm = WarmTier(warm_bytes)
+        self.known = CodesTier(codes_bytes)
         self.cold = None if root is None else ColdTier(root / ".codes", "codec", 1 << 20)
         self.reports: list[VoiceReady | VoiceFailed] = []
         self.encodes: list[EncodeJob] = []
         self.preparer = VoicePreparer(
             BUILDER,
             self.store,
-            self.warm,
+            self.known,
             self.cold,
             "codec",
             0.1,
@@ -212,7 +212,7 @@ def test_a_recording_sent_along_is_encoded_once_for_every_process(tmp_path: Path
     again.ask(voice)
     assert not again.encodes and np.array_equal(desk.columns(1), again.columns(1))
     assert again.cold is not None and again.cold.stats().hits == 1
-    assert (again.warm.stats().promotions, again.encoder.encoded) == (1, 0)
+    assert (again.known.stats().promotions, again.encoder.encoded) == (1, 0)
     # The recording is what was encoded: other words, or a name for it, do not make it another.
     again.ask(Voice(references=(Reference(LOUD.audio, "other words"), SOFT)))
     assert again.store is not None
@@ -226,17 +226,17 @@ def test_a_recording_sent_along_is_encoded_once_for_every_process(tmp_path: Path
 
 def test_voices_move_between_the_tiers_and_each_is_counted(tmp_path: Path) -> None:
     codes_of_two = 2 * (12 * 8 * 4 + 4)
-    desk = Desk(tmp_path, warm_bytes=codes_of_two)
+    desk = Desk(tmp_path, codes_bytes=codes_of_two)
     voices = [Voice(references=(Reference(wav(0.1 + n / 10), f"no {n}"),)) for n in range(3)]
     for voice in voices:
         desk.ask(voice)
     desk.encode()
-    found = desk.warm.stats()
+    found = desk.known.stats()
     assert (found.entries, found.bytes, found.limit_bytes) == (2, codes_of_two, codes_of_two)
     assert (found.hits, found.misses, found.evictions, found.promotions) == (0, 3, 1, 0)
     desk.ask(voices[2])
     desk.ask(voices[0])  # it was pushed out, and comes from disk
-    found = desk.warm.stats()
+    found = desk.known.stats()
     assert (found.hits, found.misses, found.evictions, found.promotions) == (1, 4, 2, 1)
     assert desk.cold is not None and desk.encoder.encoded == 3 and not desk.encodes
     assert (desk.cold.stats().hits, desk.cold.stats().misses) == (1, 3)
@@ -326,6 +326,6 @@ def test_the_loops_run_until_they_are_told_to_stop() -> None:
     inbox.put(None)
     heard: list[VoiceReady | VoiceFailed] = []
     VoicePreparer(
-        BUILDER, None, desk.warm, None, "c", 0.1, inbox, desk.encodes.append, heard.append
+        BUILDER, None, desk.known, None, "c", 0.1, inbox, desk.encodes.append, heard.append
     ).run()
     assert len(heard) == 1

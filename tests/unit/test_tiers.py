@@ -10,7 +10,7 @@ import pytest
 
 from shoal.engine.prompt import PromptReference
 from shoal.engine.runner import Int32Array
-from shoal.engine.tiers import ColdTier, WarmTier
+from shoal.engine.tiers import CodesTier, ColdTier
 
 
 def codes(number: int, frames: int = 25) -> Int32Array:
@@ -21,8 +21,8 @@ def recording(number: int) -> bytes:
     return f"recording {number}".encode()
 
 
-def test_the_warm_tier_is_bounded_in_bytes() -> None:
-    tier = WarmTier(3 * 402)
+def test_the_codes_tier_is_bounded_in_bytes() -> None:
+    tier = CodesTier(3 * 402)
     voices = [(PromptReference("é", codes(number)),) for number in range(5)]
     for number, voice in enumerate(voices):
         tier.keep(bytes([number]), voice)
@@ -34,8 +34,8 @@ def test_the_warm_tier_is_bounded_in_bytes() -> None:
     assert (stats.hits, stats.misses) == (5 + 3, 2)
 
 
-def test_a_voice_larger_than_the_warm_tier_is_kept_until_the_next() -> None:
-    tier = WarmTier(1)
+def test_a_voice_larger_than_the_codes_tier_is_kept_until_the_next() -> None:
+    tier = CodesTier(1)
     tier.keep(b"a", (PromptReference("", codes(1)),))
     assert tier.find(b"a") is not None
     tier.keep(b"b", (PromptReference("", codes(2)),), promoted=True)
