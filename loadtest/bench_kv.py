@@ -7,10 +7,8 @@ neighbours, by programs of one stretch and of four, with a shared prefix and wit
 misread, which must show. *time*: microseconds of one layer's attention, the store of the new token
 included, as replays of CUDA graphs with programmatic dependent launch over pages rotated through
 more than the L2 cache; then of a prefix that 16 rows each share, and of prefill. bf16 is timed
-first and last: the difference is the noise. *across*, *widened*: ``kernels.narrow_attention`` in
-the same run (``bench_narrow``); a variant that does not run or is wrong is told and left out.
-Writes ``kv.json``; exits with 1 on a wrong value, on bits that depend on neighbours, or on a
-planted bug that does not show.
+first and last: the difference is the noise. Writes ``kv.json``; exits with 1 on a wrong value, on
+bits that depend on neighbours, or on a planted bug that does not show.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -30,25 +28,27 @@ from pathlib import Path
 
 import torch
 
-from shoal.kernels.attention import TOGETHER_ROWS
+from shoal.kernels.attention import TOGETHER_ROWS, decode_attention
 from shoal.kernels.extend import extend_attention
-from shoal.kernels.kv import Fp8Pages
+from shoal.kernels.kv import Fp8Pages, Pages, gather_pages
+from shoal.kernels.norm import NormedRows
 from shoal.kernels.pages import (
     FP8_SCHEDULE,
     SCHEDULE,
     Schedule,
     cut_on_host,
+    fp8_attention_reference,
     tiles_of,
 )
 from shoal.kernels.quantise import Fp8Rows
 
-from .bench_kv_step import TOLERANCE, alone, attend, emulated, step_to_check
 from .bench_layer import BF16, DIM, HKV, HQ, PAGE, Bench, Step, random
-from .bench_narrow import narrow_that_run, time_narrow
 from .bench_schedules import JOIN_TOKENS, cut, grouped, relative
 
 ROWS = (1, 16, 64, 128, 256)
 CONTEXTS = (512, 2048)
+TOLERANCE = 5e-3
+"""Of bf16 outputs against the emulation."""
 TOKEN_BYTES = {"bf16": 2 * HKV * DIM * 2, "fp8": 2 * HKV * (DIM + 4)}
 
 
@@ -65,11 +65,51 @@ def schedules(sweep: bool) -> list[Schedule]:
     return [*dict.fromkeys(found)]
 
 
+def attend(
+    step: Step,
+    i: int,
+    chosen: Schedule,
+    together: bool,
+    out: torch.Tensor | Fp8Rows | None = None,
+    pages: tuple[Pages, Pages] | None = None,
+    **sharing: torch.Tensor,
+) -> None:
+    decode_attention(
+        step.qkv,
+        step.normed,
+        step.slow,
+        *(pages or (step.keys[i], step.values[i])),
+        step.tables,
+        step.slots,
+        step.positions,
+        step.work,
+        step.attended if out is None else out,
+        schedule=chosen,
+        together=together,
+        pdl=True,
+        **sharing,
+    )
+
+
+def context(pages: Fp8Pages, table: torch.Tensor, tokens: int) -> Fp8Pages:
+    """[tokens, kv heads, ...] of one context."""
+    values = gather_pages(pages.values.view(torch.uint8), table, tokens).contiguous()
+    return Fp8Pages(values.view(pages.values.dtype), gather_pages(pages.scales, table, tokens))
+
+
 def check(refused: set[str], sweep: bool) -> bool:
     """Values and bits of every schedule; False when something is wrong."""
     good = True
-    step = step_to_check()
-    out = torch.full((step.m, HQ * DIM), float("nan"), dtype=BF16, device="cuda")
+    torch.manual_seed(1)
+    m = 48
+    step = Step(Bench(False, False, Path()), m, 2400, 1, fp8_pages=True)
+    ends = torch.randint(JOIN_TOKENS, 2400, (m,), device="cuda")
+    ends[:8] = torch.tensor([384, 447, 448, 512, 1023, 1024, 2047, 2048], device="cuda")
+    step.positions.copy_(ends)
+    step.tables[:, : JOIN_TOKENS // PAGE] = step.tables[0, : JOIN_TOKENS // PAGE]
+    step.work.outputs.fill_(float("nan"))
+    step.work.sums.fill_(float("nan"))
+    out = torch.full((m, HQ * DIM), float("nan"), dtype=BF16, device="cuda")
 
     def got(chosen: Schedule, together: bool, **sharing: torch.Tensor) -> torch.Tensor:
         attend(step, 0, chosen, together, out, **sharing)
@@ -91,9 +131,7 @@ def check(refused: set[str], sweep: bool) -> bool:
         same_together = torch.equal(got(chosen, True), apart)
         same_shared = [torch.equal(got(chosen, t, **sharing), apart) for t in (False, True)]
         same_again = all(torch.equal(got(chosen, False), apart) for _ in range(20))
-        row = torch.full((1, HQ * DIM), float("nan"), dtype=BF16, device="cuda")
-        attend(alone(step, 17), 0, chosen, False, row)
-        same_alone = torch.equal(row[0], apart[17])
+        same_alone = torch.equal(alone(step, chosen, 17), apart[17])
         fine = error < TOLERANCE and same_together and same_again and same_alone
         fine &= not step.work.arrived.any()
         # A schedule whose products differ in kind from the prefix's is told, and is no choice.
@@ -106,6 +144,34 @@ def check(refused: set[str], sweep: bool) -> bool:
         )
     assert expected is not None
     return good & check_planted(step, expected)
+
+
+def emulated(step: Step) -> torch.Tensor:
+    """bf16 rows 0, 3, ... by plain torch, over the queries and pages that a run has left."""
+    rows: list[torch.Tensor] = []
+    for row in range(0, step.m, 3):
+        end = int(step.positions[row]) + 1
+        keys, values = (context(t[0], step.tables[row], end) for t in (step.keys, step.values))
+        queries = step.work.queries[row][None]
+        rows.append(fp8_attention_reference(queries, keys, values, end - 1).flatten())
+    return torch.stack(rows).to(BF16)
+
+
+def alone(step: Step, chosen: Schedule, row: int) -> torch.Tensor:
+    """One row of the step, in a step of its own."""
+    one = slice(row, row + 1)
+    single = Step.__new__(Step)
+    single.__dict__.update(step.__dict__)
+    # Copies: a pointer that is not aligned would be compiled for anew.
+    single.slots, single.positions = step.slots[one].clone(), step.positions[one].clone()
+    single.qkv = step.qkv[:, one].contiguous()
+    single.normed = NormedRows(
+        Fp8Rows(step.normed.rows.values[one], step.normed.rows.scales[:, one]),
+        step.normed.squares[:, one].contiguous(),
+    )
+    out = torch.full((1, HQ * DIM), float("nan"), dtype=BF16, device="cuda")
+    attend(single, 0, chosen, False, out)
+    return out[0]
 
 
 def check_planted(step: Step, expected: torch.Tensor) -> bool:
@@ -149,7 +215,7 @@ def time_kind(
     return chosen_us, sorted(tried)
 
 
-def time_decode(bench: Bench, refused: set[str], variants: list[tuple[bool, int]]) -> None:
+def time_decode(bench: Bench, refused: set[str]) -> None:
     for m in ROWS:
         for length in CONTEXTS:
             bf16, _ = time_kind(bench, refused, "bf16", m, length)
@@ -166,10 +232,6 @@ def time_decode(bench: Bench, refused: set[str], variants: list[tuple[bool, int]
                 best=tried[0][0],
                 best_is=tried[0][1],
             )
-            try:
-                time_narrow(bench, variants, m, length, bf16)
-            except RuntimeError as error:  # an experiment's: told, and the rest is timed
-                print(f"narrow {m}x{length} is not timed: {str(error)[:200]}", flush=True)
             for us, name in tried[:6] if bench.sweep else ():
                 print(f"      {us:8.2f} us  {name}", flush=True)
 
@@ -235,9 +297,8 @@ def main() -> int:
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         refused = {name for name in pool.map(compile_schedule, schedules(bench.sweep)) if name}
     print(f"[{time.monotonic() - begun:5.1f}] compiled; {len(refused)} do not run", flush=True)
-    variants = narrow_that_run()
     good = cut(FP8_SCHEDULE) not in refused and check(refused, bench.sweep)
-    time_decode(bench, refused, variants)
+    time_decode(bench, refused)
     time_shared(bench)
     time_prefill(bench)
     if args.out:
