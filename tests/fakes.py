@@ -115,9 +115,7 @@ class Log:
     passes: list[int] = field(default_factory=list[int])
     """How many chunks each call of ``prefill`` brought."""
     saved: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    """Pages that were copied to the host."""
     loaded: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    """Pages that were copied from there."""
     vocoded: list[VocodeBatch] = field(default_factory=list[VocodeBatch])
 
 
@@ -284,11 +282,7 @@ class ScriptedRunner:
             )
         for position in range(chunk.position, end):
             page = chunk.table[position // size]
-            self._page(page)
-            _check(page not in self.protected, f"prefill writes shared page {page}")
-            for launched in self._flying:
-                for row, read in zip(launched.rows, launched.reads, strict=True):
-                    _check(row.ended or page not in read, f"page {page} is in a step in flight")
+            self._writable(page)
             self._write(chunk.table, position, chunk.columns[position - chunk.position])
         self.digest(chunk.table, end)
 
@@ -296,26 +290,19 @@ class ScriptedRunner:
         with self._lock:
             if self.fail_save:
                 raise RuntimeError("scripted failure of a save")
+            written = {page for launched in self._flying for page in launched.writes}
+            _check(written.isdisjoint(pages), f"of pages {pages} some are written in a step")
+            self._kept[:, list(host_pages)] = self._cells[list(pages)], self._places[list(pages)]
             self.log.saved.append(tuple(pages))
-            for page, host_page in zip(pages, host_pages, strict=True):
-                self._page(page)
-                _check(0 <= host_page < self._spec.host_pages, f"host page {host_page}")
-                for launched in self._flying:
-                    _check(page not in launched.writes, f"page {page} is written in a step")
-                self._kept[:, host_page] = self._cells[page], self._places[page]
 
     def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
         with self._lock:
             if self.fail_load:
                 raise RuntimeError("scripted failure of a load")
+            for page in pages:
+                self._writable(page)
+            self._cells[list(pages)], self._places[list(pages)] = self._kept[:, list(host_pages)]
             self.log.loaded.append(tuple(pages))
-            for host_page, page in zip(host_pages, pages, strict=True):
-                self._page(page)
-                _check(page not in self.protected, f"a load writes shared page {page}")
-                for launched in self._flying:
-                    for row, read in zip(launched.rows, launched.reads, strict=True):
-                        _check(row.ended or page not in read, f"page {page} is in a step in flight")
-                self._cells[page], self._places[page] = self._kept[:, host_page]
 
     def digest(self, table: tuple[int, ...], length: int) -> int:
         """What positions ``0 .. length - 1`` hold, in one number; all of them must be written."""
@@ -337,6 +324,13 @@ class ScriptedRunner:
 
     def _page(self, page: int) -> None:
         _check(0 <= page < self._spec.pages, f"page {page}")
+
+    def _writable(self, page: int) -> None:
+        self._page(page)
+        _check(page not in self.protected, f"shared page {page} is written")
+        for launched in self._flying:
+            for row, read in zip(launched.rows, launched.reads, strict=True):
+                _check(row.ended or page not in read, f"page {page} is in a step in flight")
 
     # Sound ------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ def builtin_runner(
     sharing: bool = True,
     captured: bool = True,
     kv_dtype: KvDtype = "bf16",
+    host_bytes: int = 0,
 ) -> CudaRunner:
     """The built-in voice with ``buckets[-1]`` slots. Not ``captured``: steps and prefills launch
     their kernels one by one, and there is no codec."""
@@ -60,6 +61,7 @@ def builtin_runner(
         slots=buckets[-1],
         pages=pages,
         kv_dtype=kv_dtype,
+        host_bytes=host_bytes,
         device=GPU,
         pdl=pdl,
         sharing=sharing,

@@ -63,21 +63,22 @@ class HostPages:
         """Pages that there are."""
         return len(self._pages)
 
-    def allocate(self, say: Callable[[str], None]) -> None:
-        """Pin the memory, or as much of it as can be had."""
+    def allocate(
+        self, say: Callable[[str], None], take: Callable[[int, bool], Tensor] | None = None
+    ) -> None:
+        """Pin the memory, or as much of it as can be had. ``take`` gives so many bytes, pinned or
+        not, or raises RuntimeError; torch does by default."""
         if self._pages or not self._slabs_planned:
             return
         each = sum(self._sizes)
         say(f"pinning {self.planned * each / (1 << 30):.1f} GiB of memory for voices")
         for pages in self._slabs_planned:
             try:
-                slab = torch.empty(
-                    pages, each, dtype=torch.uint8, pin_memory=self._stream is not None
-                )
+                slab = (take or _taken)(pages * each, self._stream is not None)
             except RuntimeError as error:
                 say(f"only {self.count * each / (1 << 30):.1f} GiB could be pinned: {error}")
                 return
-            self._pages.extend(slab)
+            self._pages.extend(slab.view(pages, each))
 
     @torch.inference_mode()
     def save(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
@@ -114,3 +115,7 @@ class HostPages:
         if self._stream is not None:
             self._done.record()
             self._done.synchronize()
+
+
+def _taken(size: int, pinned: bool) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
