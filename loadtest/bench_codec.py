@@ -3,13 +3,15 @@
     python -P -m shoal.loadtest.bench_codec [--model DIR] [--threads 1]      on the CPU
     python -P -m shoal.loadtest.bench_codec --gpu [--json FILE] [--quick]
     python -P -m shoal.loadtest.bench_codec --bits 64,4 [--bits 256,1]
+    python -P -m shoal.loadtest.bench_codec --ring
     python -P -m shoal.loadtest.bench_codec --sweep [--sweep-rows 64,1] [--only NAME]
     python -P -m shoal.loadtest.bench_codec --pair
 
 All but the first, which may be one, run on a GPU (uninstalled with PYTHONPATH=.typings), with a
 codec of S2's shape and random weights: plain torch against our kernels; the first kernel whose
-output for a row differs between alone and among so many rows, of so many frames; the fastest tile
-of each convolution; and decode steps of S2 Pro's shape with the codec beside them.
+output for a row differs between alone and among so many rows, of so many frames; attention over
+the ring alone, checked and timed; the fastest tile of each convolution; and decode steps of S2
+Pro's shape with the codec beside them.
 
 The one kind of file in ``loadtest`` that imports the engine: a timing of a single part has no wire
 to go through. Prints a table, the time a frame takes early and late in a stream, and whether a
@@ -107,6 +109,10 @@ def on_gpu(args: argparse.Namespace) -> int:
     if args.bits:
         shapes = [(int(rows), int(frames)) for rows, frames in (b.split(",") for b in args.bits)]
         stages.append(lambda: bench_codec_bits.rows_alone(shapes))
+    if args.ring:
+        from . import bench_codec_ring
+
+        stages.append(bench_codec_ring.rings_alone)
     if args.sweep:
         stages.append(lambda: bench_codec_tiles.sweep(figures, rows, args.only))
     if bench is not None and not args.quick:
@@ -140,13 +146,14 @@ def main() -> int:
         metavar="ROWS,FRAMES",
         help="which kernel gives a row other bits alone than among ROWS rows",
     )
+    parser.add_argument("--ring", action="store_true", help="attention over the ring alone")
     parser.add_argument("--sweep", action="store_true", help="time tiles of our kernels")
     parser.add_argument("--pair", action="store_true", help="decode steps with the codec beside")
     parser.add_argument("--sweep-rows", default="64,1")
     parser.add_argument("--only", default="", help="sweep only layers whose name contains this")
     parser.add_argument("--json", type=Path, help="where to write a GPU's figures")
     args = parser.parse_args()
-    if args.gpu or args.bits or args.sweep or args.pair:
+    if args.gpu or args.bits or args.ring or args.sweep or args.pair:
         return on_gpu(args)
     torch.set_num_threads(args.threads)
     model = args.model or Path(str(shoal.engine.__file__)).parent / "builtin_voice"
