@@ -64,6 +64,8 @@ class Tile:
     ahead: int = 0
     """Lines of 128 bytes of each weight row to ask L2 for while the kernel before still runs: a
     power of two."""
+    registers: int = 0
+    """The most of a thread, so that more programs fit on a multiprocessor; 0: what they like."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,6 +234,9 @@ def conv(
     kinds = ((SNAKED, snaked), (HALF, halved), (TAPPED, tapped))
     kind, s = next(((k, there) for k, there in kinds if there is not None), (NO_SECOND, None))
     r, x = residual, out
+    options = codec_options(warps=tile.warps, stages=tile.stages, pdl=pdl)
+    if options and tile.registers:
+        options["maxnreg"] = tile.registers
     conv_kernel[(programs, tile.splits)](
         box(a2, tile.steps, inner, tma),
         box(a2, tile.steps, tail, tma),
@@ -284,7 +289,7 @@ def conv(
         TMA=tma,
         WTMA=tile.weight_tma,
         PDL=pdl,
-        **codec_options(warps=tile.warps, stages=tile.stages, pdl=pdl),
+        **options,
     )
 
 

@@ -4,7 +4,7 @@
     python -P -m shoal.loadtest.bench_codec --gpu [--json FILE] [--quick]
     python -P -m shoal.loadtest.bench_codec --bits 64,4 [--bits 256,1]
     python -P -m shoal.loadtest.bench_codec --ring
-    python -P -m shoal.loadtest.bench_codec --sweep [--sweep-rows 64,1] [--only NAME]
+    python -P -m shoal.loadtest.bench_codec --sweep [--sweep-rows 64,1] [--only NAME,NAME]
     python -P -m shoal.loadtest.bench_codec --pair
 
 All but the first, which may be one, run on a GPU (uninstalled with PYTHONPATH=.typings), with a
@@ -150,7 +150,9 @@ def main() -> int:
     parser.add_argument("--sweep", action="store_true", help="time tiles of our kernels")
     parser.add_argument("--pair", action="store_true", help="decode steps with the codec beside")
     parser.add_argument("--sweep-rows", default="64,1")
-    parser.add_argument("--only", default="", help="sweep only layers whose name contains this")
+    parser.add_argument(
+        "--only", default="", help="sweep only layers whose name contains one of these"
+    )
     parser.add_argument("--json", type=Path, help="where to write a GPU's figures")
     args = parser.parse_args()
     if args.gpu or args.bits or args.ring or args.sweep or args.pair:

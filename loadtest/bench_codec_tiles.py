@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import TimeoutError, get_context
 from typing import Any
 
 import torch
@@ -33,6 +33,9 @@ from shoal.kernels.last_conv import prepare_taps
 
 from .bench_clock import graph_ms
 from .bench_codec_device import Figures
+
+COMPILE_S = 60.0
+"""Candidates that are not compiled by then are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +137,20 @@ def candidates(kind: str) -> Iterator[Tile]:
             yield Tile(128, 64, stages=4)
             yield from (Tile(64, 128, 64, stages=stages) for stages in (3, 4))
         case "unit192":
-            yield from (Tile(64, 128, 64, stages=stages) for stages in (2, 3, 4))
+            unit = Tile(64, 128, 64)
+            yield from (replace(unit, stages=stages) for stages in (2, 3))
+            # Three programs on a multiprocessor instead of two: only the end of a program spills.
+            yield replace(unit, stages=2, registers=168)
             yield Tile(128, 128, 64, warps=8, stages=3)
-            yield Tile(128, 128, 64, warps=8, stages=4)
+            yield Tile(128, 128, 64, warps=8, stages=2, registers=128)
         case _:
-            for steps, stages in itertools.product((64, 128), (3, 4, 5, 6)):
-                yield Tile(steps, 64, 32, inner=32, stages=stages)
-            yield from (Tile(256, 64, 32, inner=32, warps=8, stages=s) for s in (3, 4, 5))
-            yield from (Tile(m, 64, 32, inner=64, stages=3) for m in (64, 128))
+            unit = Tile(128, 64, 32, inner=32, stages=4)
+            yield from (replace(unit, stages=stages) for stages in (3, 4))
+            yield from (replace(unit, stages=s, registers=r) for s, r in ((4, 168), (3, 128)))
+            yield from (replace(unit, warps=8, registers=r) for r in (0, 80))
+            yield from (replace(unit, steps=64, registers=r) for r in (0, 96))
+            yield replace(unit, steps=256, warps=8, stages=3)
+            yield replace(unit, steps=256, warps=8, stages=3, registers=128)
 
 
 def prepared(case: Case, rows: int, device: str = "cuda") -> Callable[[Tile], None]:
@@ -203,11 +212,15 @@ def chosen(case: Case, rows: int) -> Tile:
 def brief(tile: Tile) -> str:
     return (
         f"{tile.steps}x{tile.columns}+{tile.more} inner {tile.inner} warps {tile.warps} "
-        f"stages {tile.stages} chunks {tile.chunks}/{tile.splits}"
+        f"stages {tile.stages} chunks {tile.chunks}/{tile.splits} "
+        f"registers {tile.registers or 'any'}"
     )
 
 
-def compile_one(work: tuple[Case, Tile, tuple[int, ...]]) -> str | None:
+Work = tuple[Case, Tile, tuple[int, ...]]
+
+
+def compile_one(work: Work) -> str | None:
     """In a process of its own: fills the cache on disk. Says what went wrong."""
     case, tile, rows_wanted = work
     try:
@@ -215,13 +228,34 @@ def compile_one(work: tuple[Case, Tile, tuple[int, ...]]) -> str | None:
             prepared(case, rows)(tile)
         torch.cuda.synchronize()
     except Exception as error:  # a tile may well not fit
-        return f"{case.name} {tile}: {type(error).__name__}: {str(error)[:120]}"
+        return f"{type(error).__name__}: {str(error)[:120]}"
     return None
 
 
+def compiled(work: list[Work]) -> list[Work]:
+    """What of it runs and was ready in time; what not is printed, and costs none of the others."""
+    until_s = time.monotonic() + COMPILE_S
+    usable: list[Work] = []
+    with get_context("spawn").Pool(max(1, min(14, (os.cpu_count() or 2) - 2))) as pool:
+        asked = [pool.apply_async(compile_one, (each,)) for each in work]
+        for each, result in zip(work, asked, strict=True):
+            try:
+                failure = result.get(max(0.0, until_s - time.monotonic()))
+            except TimeoutError:
+                failure = "not compiled in time"
+            if failure is None:
+                usable.append(each)
+            else:
+                print(f"does not run: {each[0].name} {brief(each[1])}: {failure}", flush=True)
+    return usable
+
+
 def sweep(figures: Figures, rows_wanted: tuple[int, ...], only: str) -> bool:
-    """Prints the four fastest tiles of each layer and the table's (*); all go into ``figures``."""
-    cases = [case for case in CASES if only in case.name]
+    """Prints the four fastest tiles of each layer and the table's (*); all go into ``figures``.
+
+    ``only``: parts of layers' names, by commas.
+    """
+    cases = [case for case in CASES if any(part in case.name for part in only.split(","))]
     tiles = {case.name: list(candidates(case.kind)) for case in cases}
     for case in cases:
         # The table's own tiles too; how far they ask ahead does not matter to data in the cache.
@@ -229,24 +263,22 @@ def sweep(figures: Figures, rows_wanted: tuple[int, ...], only: str) -> bool:
             tile = replace(chosen(case, rows), ahead=0)
             tiles[case.name] += [] if tile in tiles[case.name] else [tile]
     work = [(case, tile, rows_wanted) for case in cases for tile in tiles[case.name]]
-    processes = max(1, min(14, (os.cpu_count() or 2) - 2))
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        failures = list(pool.map(compile_one, work))
-    for failure in filter(None, failures):
-        print("does not run:", failure)
-    usable = [(c, t) for (c, t, _), failure in zip(work, failures, strict=True) if failure is None]
+    usable = compiled(work)
     for rows in rows_wanted:
         total = 0.0
         for case in cases:
             launch = prepared(case, rows)
             timed: list[tuple[float, Tile]] = []
-            for tile in (tile for c, tile in usable if c is case):
+            for tile in (tile for c, tile, _ in usable if c is case):
 
                 def body(tile: Tile = tile, launch: Callable[[Tile], None] = launch) -> None:
                     for _ in range(4):
                         launch(tile)
 
-                timed.append((1e3 * graph_ms(body, 0.02) / 4, tile))
+                try:
+                    timed.append((1e3 * graph_ms(body, 0.02) / 4, tile))
+                except Exception as error:  # nor must one that compiled cost the others
+                    print(f"is not timed: {case.name} {brief(tile)}: {str(error)[:120]}")
             timed.sort(key=lambda pair: pair[0])
             if not timed:
                 continue
