@@ -114,8 +114,7 @@ class Log:
     prefilled: list[PrefillChunk] = field(default_factory=list[PrefillChunk])
     passes: list[int] = field(default_factory=list[int])
     """How many chunks each call of ``prefill`` brought."""
-    saved: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    loaded: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    copied: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     vocoded: list[VocodeBatch] = field(default_factory=list[VocodeBatch])
 
 
@@ -143,8 +142,7 @@ class ScriptedRunner:
         self.log = Log()
         self.protected: frozenset[int] = frozenset()
         self.fail_prefill = False
-        self.fail_save = False
-        self.fail_load = False
+        self.fail_copies = False
         self.fail_vocode = False
         self.fail_encode = False
         self.closed = False
@@ -288,21 +286,21 @@ class ScriptedRunner:
 
     def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
         with self._lock:
-            if self.fail_save:
+            if self.fail_copies:
                 raise RuntimeError("scripted failure of a save")
             written = {page for launched in self._flying for page in launched.writes}
             _check(written.isdisjoint(pages), f"of pages {pages} some are written in a step")
             self._kept[:, list(host_pages)] = self._cells[list(pages)], self._places[list(pages)]
-            self.log.saved.append(tuple(pages))
+            self.log.copied.append(("saved", len(pages)))
 
     def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
         with self._lock:
-            if self.fail_load:
+            if self.fail_copies:
                 raise RuntimeError("scripted failure of a load")
             for page in pages:
                 self._writable(page)
             self._cells[list(pages)], self._places[list(pages)] = self._kept[:, list(host_pages)]
-            self.log.loaded.append(tuple(pages))
+            self.log.copied.append(("loaded", len(pages)))
 
     def digest(self, table: tuple[int, ...], length: int) -> int:
         """What positions ``0 .. length - 1`` hold, in one number; all of them must be written."""
@@ -372,9 +370,7 @@ def _check(holds: bool, breach: str) -> None:
 
 
 def _end_column(codebooks: int) -> Int32Array:
-    column = np.zeros(1 + codebooks, np.int32)
-    column[0] = END
-    return column
+    return np.array([END, *[0] * codebooks], np.int32)
 
 
 def column_hash(column: Int32Array) -> int:

@@ -254,7 +254,7 @@ class Rig:
         job, chunks = self._prefills[0]
         error = loaded = False
         try:
-            if job.host_pages and len(chunks) == len(job.chunks) and not self.runner.fail_load:
+            if job.host_pages and len(chunks) == len(job.chunks) and not self.runner.fail_copies:
                 self.runner.load_pages(job.host_pages, job.chunks[-1].table)
                 loaded = True
                 chunks.clear()

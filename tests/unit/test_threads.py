@@ -125,7 +125,12 @@ def test_what_breaks_ends_its_streams_and_leaves_nothing_behind(seed: int) -> No
 def _storm(seed: int, limits: Limits, breaks: float, faults: set[Fault]) -> None:
     """``faults``: those with which streams may end."""
     chance = random.Random(seed)
-    sizes = spec(slots=chance.choice((1, 2, 4)), pages=chance.choice((48, 160)), max_positions=256)
+    sizes = spec(
+        slots=chance.choice((1, 2, 4)),
+        pages=chance.choice((48, 160)),
+        max_positions=256,
+        host_pages=chance.choice((0, 9, 40)),
+    )
     threads = Threads(seed, sizes, limits, breaks)
     clients: list[threading.Thread] = []
     for number in range(1, 41):
@@ -140,6 +145,11 @@ def _storm(seed: int, limits: Limits, breaks: float, faults: set[Fault]) -> None
     threads.until(lambda: all(heard.over for heard in threads.heard.values()), "streams go on")
     threads.until(lambda: not threads.loop.stats.streams_open, "streams are left")
     threads.until(lambda: not threads.loop.stats.slots_busy, "slots are left")
+    voicing = threads.scheduler._voicing  # pyright: ignore[reportPrivateUsage]
+    threads.until(
+        lambda: voicing._saving is None,  # pyright: ignore[reportPrivateUsage]
+        "a voice is being copied",
+    )
     threads.stop()
     memory = threads.scheduler._memory  # pyright: ignore[reportPrivateUsage]
     held = sum(len(prefix.pages) for prefix in memory.prefixes._entries.values())  # pyright: ignore[reportPrivateUsage]
