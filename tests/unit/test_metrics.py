@@ -48,9 +48,11 @@ def test_the_engine_is_asked_at_each_scrape_and_not_before() -> None:
 
 
 def test_every_tier_of_the_voice_cache_has_its_figures() -> None:
-    tiers = [TierStats(*range(first, first + 7)) for first in (1, 11, 21)]
-    page = values(Metrics(lambda: EngineStats(hot=tiers[0], warm=tiers[1], cold=tiers[2]), 1))
-    for tier, first in (("hot", 1), ("warm", 11), ("cold", 21)):
+    tiers = [TierStats(*range(first, first + 7)) for first in (1, 11, 21, 31)]
+    hot, warm, codes, cold = tiers
+    stats = EngineStats(hot=hot, warm=warm, codes=codes, cold=cold)
+    page = values(Metrics(lambda: stats, 1))
+    for tier, first in (("hot", 1), ("warm", 11), ("codes", 21), ("cold", 31)):
         label = f"{{tier={tier}}}"
         gauges = [
             page[f"shoal_voice_{name}{label}"] for name in ("entries", "bytes", "limit_bytes")
