@@ -19,7 +19,7 @@ from shoal.kernels.pages import TILE_TOKENS
 
 from .codec import Codec, encode_codes
 from .cuda.buckets import PREFILL_SIZES, bucket_of, buckets_up_to
-from .cuda.host_pages import HostPages
+from .cuda.host_pages import HostPages, usual_bytes
 from .cuda.kv_pool import KvDtype, KvPool, page_bytes
 from .cuda.prefill import Prefill, PrefillPass
 from .cuda.sharing import Sharing
@@ -67,7 +67,7 @@ class CudaRunner:
         slots: int,
         pages: int | None = None,
         kv_dtype: KvDtype = "bf16",
-        host_bytes: int = 0,
+        host_bytes: int | None = 0,
         device: torch.device,
         pdl: bool = True,
         prefill_rows: int = PREFILL_ROWS,
@@ -77,7 +77,8 @@ class CudaRunner:
     ) -> None:
         """``pages``: what fits the device and a full context for every slot, when not given.
         ``kv_dtype``: what the slow stack's keys and values are kept in.
-        ``host_bytes``: pinned memory for copies of pages, taken by :meth:`warm_up`.
+        ``host_bytes``: pinned memory for copies of pages, taken by :meth:`warm_up`; what suits
+        device and machine when None.
         ``prefill_rows``: columns of a prefill graph at most; decode waits for the longest kernel of
         one. ``sharing``: attend once to a prefix that many rows have in common. ``buckets``:
         numbers of rows to capture steps for, ascending to ``slots``; the usual ones when not given.
@@ -98,6 +99,8 @@ class CudaRunner:
             free, _ = torch.cuda.mem_get_info(device)
             pages = min(slots * max_pages, int(free * _MEMORY_SHARE) // each)
         pool = KvPool.empty(slow.layers, pages, *shape, device, kv_dtype)
+        if host_bytes is None:
+            host_bytes = usual_bytes(pages * each)
         self._host_pages = HostPages(pool, host_bytes, device)
         self._spec = RunnerSpec(
             codebooks=config.codebooks,

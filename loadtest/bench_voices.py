@@ -211,6 +211,13 @@ def copy_s(size: int) -> tuple[float, float] | None:
     return took[0], took[1]
 
 
+def pin_s(size: int) -> float:
+    """Seconds to get ``size`` bytes of pinned memory."""
+    began = time.perf_counter()
+    torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return time.perf_counter() - began
+
+
 def table(name: str, seconds: float, times: Times) -> str:
     lines = [f"{machine()}", f"{name}, references of {seconds:g} s; ms from Open to Opened"]
     lines.append(f"  {'voice':<6}{'p50':>10}{'min':>10}{'max':>10}")
@@ -222,6 +229,7 @@ def table(name: str, seconds: float, times: Times) -> str:
     if copied is not None:
         to, back = copied
         lines.append(f"  from pinned memory {1000 * to:.1f} ms, into it {1000 * back:.1f} ms")
+        lines.append(f"  to pin a GiB takes {1000 * pin_s(1 << 30):.0f} ms")
     return "\n".join(lines)
 
 

@@ -16,11 +16,23 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from ..host_memory import host_memory_bytes
 from .kv_pool import KvPool
 
 SLAB_BYTES = 1 << 30
 """Memory is pinned in pieces of this size, and of smaller powers of two: others are rounded up to
 one by the allocator."""
+
+
+HOST_BYTES = 4 << 30
+"""What is pinned at most where nothing is said: of S2 Pro, voices of 10 s by the fifty."""
+_HOST_SHARE = 8
+"""And of the host's memory at most one byte in so many."""
+
+
+def usual_bytes(device_bytes: int) -> int:
+    """What to pin beside pages of the device that take ``device_bytes``."""
+    return min(HOST_BYTES, host_memory_bytes() // _HOST_SHARE, device_bytes)
 
 
 def slab_sizes(limit_bytes: int, page_bytes: int) -> list[int]:

@@ -13,7 +13,6 @@ from ..api import Progress
 from ..checkpoint import CheckpointError
 from ..codec import Codec
 from ..config import EngineConfig
-from ..host_memory import host_memory_bytes
 from ..model.config import DualARConfig
 from ..runner import Runner
 from ..tokenizer import Tokenizer
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from .weights import CudaWeights
 
 GpuDtype = Literal["bf16", "fp8", "mxfp8"]
-HOST_BYTES = 4 << 30
-"""Pinned memory for voices, where nothing is said: of S2 Pro, voices of 10 s by the fifty."""
-_HOST_SHARE = 8
-"""Of the host's memory, at most so much of it: one in this many bytes."""
 _ADA = (8, 9)
 _HOPPER = (9, 0)
 _BLACKWELL = (10, 0)
@@ -73,13 +68,6 @@ def dtype_note(wanted: str, capability: tuple[int, int]) -> str:
     if wanted == "mxfp8" and capability < _BLACKWELL:
         return "MXFP8 is emulated on this GPU: right, but slow; --dtype fp8 is fast"
     return ""
-
-
-def host_bytes(chosen: int | None) -> int:
-    """Pinned memory for voices: what was ``chosen``, or what suits this machine."""
-    if chosen is not None:
-        return chosen
-    return min(HOST_BYTES, host_memory_bytes() // _HOST_SHARE)
 
 
 def device_runner(
@@ -160,7 +148,7 @@ def runner_of(
         slots=config.slots or 1,
         pages=config.pages,
         kv_dtype=gpu_kv_dtype(config.kv_dtype, torch.cuda.get_device_capability(device)),
-        host_bytes=host_bytes(config.warm_voice_bytes),
+        host_bytes=config.warm_voice_bytes,
         device=device,
         pdl=pdl,
         progress=progress,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.engine.cuda.host_pages import SLAB_BYTES, HostPages, slab_sizes
+from shoal.engine.cuda.host_pages import HOST_BYTES, SLAB_BYTES, HostPages, slab_sizes, usual_bytes
 from shoal.engine.cuda.kv_pool import KvDtype, KvPool, page_bytes
+from shoal.engine.host_memory import host_memory_bytes
 
 CPU = torch.device("cpu")
 SHAPE = (3, 32, 64)
@@ -39,6 +40,11 @@ def test_pieces_stay_within_the_limit_and_waste_little_of_it(limit: int, page: i
     assert taken <= limit
     assert all(pages * page <= SLAB_BYTES for pages in slabs)
     assert sum(slabs) >= 0.8 * limit // page
+
+
+def test_no_more_is_pinned_than_the_device_has_nor_than_the_machine_can_spare() -> None:
+    assert usual_bytes(1 << 20) == 1 << 20
+    assert usual_bytes(1 << 50) <= min(HOST_BYTES, host_memory_bytes() // 4)
 
 
 def test_less_than_a_page_is_none() -> None:

@@ -86,7 +86,7 @@ def positions(
 ) -> torch.Tensor:
     size = runner.spec.page_tokens
     places = np.concatenate([np.arange(page * size, (page + 1) * size) for page in table])
-    return pool[:, torch.from_numpy(places[:length])]
+    return pool[:, places[:length].tolist()]
 
 
 def test_every_tier_is_used_and_counted_and_the_disk_outlives_the_process(tmp_path: Path) -> None:
