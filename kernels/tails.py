@@ -8,6 +8,7 @@ buffer lies; at its end the last steps of every buffer become the slot's row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 import triton
@@ -16,6 +17,8 @@ import triton.language as tl
 from .rounding import bf16, launch_options, let_next_start, wait_for_previous
 
 _BLOCK = 1024
+_ROWS = 4
+"""A program's: it asks for 8 KB at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,65 +34,95 @@ class TailPlace:
     moved: int
 
 
-def tail_table(places: list[TailPlace], device: torch.device) -> torch.Tensor:
-    """int64 [segments, 5]: (start, count, buffer, row, moved), cut so that a program has one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TailTable:
+    """``segments`` int64 [n, 5]: (start, count, buffer, row, moved), a program has one of some
+    rows; ``grain``: all of them are multiples of it, up to the eight values a thread moves."""
+
+    segments: torch.Tensor
+    grain: int
+
+
+def tail_table(places: list[TailPlace], device: torch.device) -> TailTable:
+    """The table of ``places``, cut up."""
     segments = [
         (p.start + at, min(_BLOCK, p.count - at), p.buffer + at, p.row, p.moved)
         for p in places
         for at in range(0, p.count, _BLOCK)
     ]
-    return torch.tensor(segments, dtype=torch.int64, device=device)
+    grain = gcd(8, *(number for segment in segments for number in segment))
+    return TailTable(torch.tensor(segments, dtype=torch.int64, device=device), grain)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def tails_kernel(
-    WORK, FLAT, flat_row, TABLE, SLOTS, RESET,
-    SAVE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    WORK, FLAT, flat_row, TABLE, SLOTS, RESET, rows,
+    SAVE: tl.constexpr, GRAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """grid (rows, segments)."""
-    b = tl.program_id(0)
+    """grid (ceil(rows / ROWS), segments)."""
+    b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    live = b < rows
     segment = TABLE + tl.program_id(1) * 5
-    start, count = tl.load(segment), tl.load(segment + 1)
-    buffer, row, moved = tl.load(segment + 2), tl.load(segment + 3), tl.load(segment + 4)
+    # Unaware of these the compiler would move two bytes at a time.
+    start = tl.multiple_of(tl.load(segment), GRAIN)
+    count = tl.multiple_of(tl.load(segment + 1), GRAIN)
+    buffer = tl.multiple_of(tl.load(segment + 2), GRAIN)
+    row = tl.multiple_of(tl.load(segment + 3), GRAIN)
+    moved = tl.multiple_of(tl.load(segment + 4), GRAIN)
     i = tl.arange(0, BLOCK)
-    mask = i < count
-    flat = FLAT + tl.load(SLOTS + b) * flat_row + start + i
-    work = WORK + buffer + b.to(tl.int64) * row + i
+    mask = live[:, None] & (i < count)[None, :]
+    slot = tl.load(SLOTS + b, mask=live, other=0)
+    flat = FLAT + (slot * flat_row)[:, None] + (start + i)[None, :]
+    work = WORK + (b.to(tl.int64) * row)[:, None] + (buffer + i)[None, :]
     let_next_start(PDL)
     wait_for_previous(PDL)
     if SAVE:
         tl.store(flat, tl.load(work + moved, mask=mask, other=0.0), mask=mask)
     else:
-        kept = tl.where(tl.load(RESET + b) == 0, count, 0)
-        tl.store(work, tl.load(flat, mask=i < kept, other=0.0), mask=mask)
+        kept = tl.load(RESET + b, mask=live, other=1) == 0
+        tl.store(work, tl.load(flat, mask=mask & kept[:, None], other=0.0), mask=mask)
 
 
 def load_tails(
     flat: torch.Tensor,
     work: torch.Tensor,
-    table: torch.Tensor,
+    table: TailTable,
     slots: torch.Tensor,
     reset: torch.Tensor,
     pdl: bool = False,
 ) -> None:
     """The slots' tails, zeros where ``reset`` (bool [rows]), in front of every layer's steps."""
-    tails_kernel[(len(slots), len(table))](
-        work, flat, flat.stride(0), table, slots, reset.view(torch.uint8),
-        SAVE=False, BLOCK=_BLOCK, PDL=pdl, **launch_options(warps=4, pdl=pdl),
-    )  # fmt: skip
+    _move(flat, work, table, slots, reset.view(torch.uint8), save=False, pdl=pdl)
 
 
 def save_tails(
     flat: torch.Tensor,
     work: torch.Tensor,
-    table: torch.Tensor,
+    table: TailTable,
     slots: torch.Tensor,
     pdl: bool = False,
 ) -> None:
     """The last steps of every layer's buffer become the slots' tails."""
-    tails_kernel[(len(slots), len(table))](
-        work, flat, flat.stride(0), table, slots, slots,
-        SAVE=True, BLOCK=_BLOCK, PDL=pdl, **launch_options(warps=4, pdl=pdl),
+    _move(flat, work, table, slots, slots, save=True, pdl=pdl)
+
+
+def _move(
+    flat: torch.Tensor,
+    work: torch.Tensor,
+    table: TailTable,
+    slots: torch.Tensor,
+    reset: torch.Tensor,
+    *,
+    save: bool,
+    pdl: bool,
+) -> None:
+    rows = len(slots)
+    grain = gcd(table.grain, flat.stride(0))
+    tails_kernel[(triton.cdiv(rows, _ROWS), len(table.segments))](
+        work, flat, flat.stride(0), table.segments, slots, reset, rows,
+        SAVE=save, GRAIN=grain, ROWS=_ROWS, BLOCK=_BLOCK, PDL=pdl,
+        **launch_options(warps=4, pdl=pdl),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.kernels.conv import Scratch, Tile
 from shoal.kernels.conv_tiles import PASS_STEPS, SCRATCH_TILES, SCRATCH_VALUES, tile_for
-from shoal.kernels.tails import begin, load_tails, save_tails, tail_table
+from shoal.kernels.tails import TailTable, begin, load_tails, save_tails, tail_table
 
 from .device_network import DeviceNetwork
 from .device_pass import Kernel, Layout, Pass
@@ -61,7 +61,7 @@ class DeviceStreams:
         self._now = torch.zeros(max_slots, dtype=torch.int64, device=device)
         self._work = torch.empty(0, dtype=torch.float16, device=device)
         self._wide = torch.empty(0, device=device)
-        self._passes: dict[tuple[int, int], tuple[Pass, Tensor, Tensor]] = {}
+        self._passes: dict[tuple[int, int], tuple[Pass, TailTable, Tensor]] = {}
 
     @property
     def network(self) -> DeviceNetwork:
@@ -120,7 +120,7 @@ class DeviceStreams:
         yield sized.sound(out)
         yield Kernel("save tails", lambda: save_tails(flat, work, table, slots, self._pdl))
 
-    def _sized(self, rows: int, frames: int) -> tuple[Pass, Tensor, Tensor]:
+    def _sized(self, rows: int, frames: int) -> tuple[Pass, TailTable, Tensor]:
         """A pass, its table of tails and its workspace.
 
         A pass keeps the workspace it was made with even when a larger one follows: a captured graph
