@@ -4,6 +4,7 @@ on it goes on as on the original, while others speak."""
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def noise(pool: KvPool, seed: int) -> None:
 
 
 def bits(pool: KvPool, pages: list[int]) -> list[torch.Tensor]:
-    return [part[:, pages].contiguous().view(torch.uint8).cpu() for part in pool.parts]
+    return [part.view(torch.uint8)[:, pages].cpu() for part in pool.parts]
 
 
 @pytest.mark.parametrize("dtype", KINDS)
@@ -94,3 +95,42 @@ def test_a_turn_on_a_copied_voice_says_what_it_said_on_the_original(kv_dtype: Kv
     assert np.array_equal(alone, beside)
     again = driver.run((0,), (driver.start_on(copy, 0, TEXT, 5),), FRAMES)
     assert np.array_equal(said, again)
+
+
+def test_steps_go_on_beside_copies_of_s2_pro_s_pages() -> None:
+    """A step's own copies wait for one piece of a page at most. The figures are printed."""
+    driver = Driver(builtin_runner("bf16", buckets=(1,), pages=40))
+    pool = KvPool.empty(LAYERS, 9, *SHAPE, GPU)
+    host = HostPages(pool, 1 << 27, GPU)
+    host.allocate(lambda _line: None)
+    pages = range(8)
+    over = threading.Event()
+    took_s: dict[str, list[float]] = {"save": [], "load": []}
+
+    def copy() -> None:
+        while not over.is_set():
+            for name, act in (("save", host.save), ("load", host.load)):
+                began = time.perf_counter()
+                act(pages, pages)
+                took_s[name].append(time.perf_counter() - began)
+
+    def steps_s() -> list[float]:
+        driver.run((0,), (driver.start(0, TEXT, 5),), 200)
+        return sorted(driver.times_s)
+
+    steps_s()
+    alone = steps_s()
+    thread = threading.Thread(target=copy)
+    thread.start()
+    beside = steps_s()
+    over.set()
+    thread.join()
+    for name, took in took_s.items():
+        print(f"{name} 8 pages, 75.5 MB: best {1000 * min(took):.2f} ms, {len(took)} times")
+    for name, took in (("alone", alone), ("beside copies", beside)):
+        print(
+            f"step {name}: p50 {1000 * took[len(took) // 2]:.3f} ms, "
+            f"p99 {1000 * took[int(0.99 * len(took))]:.3f} ms, most {1000 * took[-1]:.3f} ms"
+        )
+    # Copies without a pause; a voice is one now and then.
+    assert beside[len(beside) // 2] < 2 * alone[len(alone) // 2] + 0.0005
