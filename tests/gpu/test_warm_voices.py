@@ -3,6 +3,7 @@ on it goes on as on the original, while others speak."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -97,7 +98,7 @@ def test_a_turn_on_a_copied_voice_says_what_it_said_on_the_original(kv_dtype: Kv
     assert np.array_equal(said, again)
 
 
-def test_steps_go_on_beside_copies_of_s2_pro_s_pages() -> None:
+def test_steps_go_on_beside_copies_of_s2_pro_s_pages(capsys: pytest.CaptureFixture[str]) -> None:
     """A step's own copies wait for one piece of a page at most. The figures are printed."""
     driver = Driver(builtin_runner("bf16", buckets=(1,), pages=40))
     pool = KvPool.empty(LAYERS, 9, *SHAPE, GPU)
@@ -122,15 +123,20 @@ def test_steps_go_on_beside_copies_of_s2_pro_s_pages() -> None:
     alone = steps_s()
     thread = threading.Thread(target=copy)
     thread.start()
-    beside = steps_s()
-    over.set()
-    thread.join()
+    try:
+        beside = steps_s()
+    finally:
+        over.set()
+        thread.join()
+    lines: list[str] = []
     for name, took in took_s.items():
-        print(f"{name} 8 pages, 75.5 MB: best {1000 * min(took):.2f} ms, {len(took)} times")
+        lines.append(f"{name} 8 pages, 75.5 MB: best {1000 * min(took):.2f} ms of {len(took)}")
     for name, took in (("alone", alone), ("beside copies", beside)):
-        print(
+        lines.append(
             f"step {name}: p50 {1000 * took[len(took) // 2]:.3f} ms, "
             f"p99 {1000 * took[int(0.99 * len(took))]:.3f} ms, most {1000 * took[-1]:.3f} ms"
         )
+    with capsys.disabled():
+        sys.stdout.write("\n" + "\n".join(lines) + "\n")
     # Copies without a pause; a voice is one now and then.
     assert beside[len(beside) // 2] < 2 * alone[len(alone) // 2] + 0.0005
