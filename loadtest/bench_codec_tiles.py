@@ -127,6 +127,9 @@ def candidates(kind: str) -> Iterator[Tile]:
         case "many":
             yield from few
             yield Tile(128, 128, warps=8, stages=3)
+            # Two and three programs on a multiprocessor instead of one and two.
+            yield Tile(128, 128, warps=8, stages=3, registers=128)
+            yield Tile(128, 128, stages=2, registers=168)
             yield Tile(128, 128, stages=3)
             yield Tile(128, 64, stages=4)
             yield Tile(128, 256, warps=8, stages=3)
@@ -136,6 +139,8 @@ def candidates(kind: str) -> Iterator[Tile]:
             yield Tile(64, 64, stages=4)
             yield Tile(128, 64, stages=4)
             yield from (Tile(64, 128, 64, stages=stages) for stages in (3, 4))
+            yield Tile(64, 128, 64, stages=2, registers=168)
+            yield Tile(128, 128, 64, warps=8, stages=2, registers=128)
         case "unit192":
             unit = Tile(64, 128, 64)
             yield from (replace(unit, stages=stages) for stages in (2, 3))
