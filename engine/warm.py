@@ -72,8 +72,8 @@ class WarmTier:
             self._drop(key)
 
     def begin_save(self, hot: PrefixCache, most: int) -> tuple[Prefix, Kept] | None:
-        """The next voice to copy to the host, of at most ``most`` pages, and where to; None when all
-        that the device may let go soon is there, or nothing may go for it."""
+        """The next voice to copy to the host, of at most ``most`` pages, and where to; None when
+        all that the device may let go soon is there, or nothing may go for it."""
         soon = list(self._soon(hot))
         for prefix in soon:
             if prefix.key in self._entries or len(prefix.pages) > most:
