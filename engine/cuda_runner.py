@@ -41,9 +41,11 @@ from .runner import (
 )
 
 PREFILL_ROWS = 512
-"""Columns that one prefill graph computes at most, of one context or of several; a longer chunk
-takes several. Only turns that begin together fill one: voices come in shorter chunks, because a
-step beside one of 512 takes twice as long as alone."""
+"""Columns that one prefill graph computes at most in bf16, of one context or of several; a longer
+chunk takes several. Only turns that begin together fill one: voices come in shorter chunks, because
+a step beside one of 512 takes twice as long as alone."""
+NARROW_PREFILL_ROWS = 256
+"""The same in FP8, where a pass of twice the columns takes twice the time."""
 SHARING_ROWS = 16
 """Steps of fewer rows have no graph that attends to a shared prefix once: it would not pay."""
 PCM_BATCH_FRAMES = (1, 2, 4, 8)
@@ -70,7 +72,7 @@ class CudaRunner:
         host_bytes: int | None = 0,
         device: torch.device,
         pdl: bool = True,
-        prefill_rows: int = PREFILL_ROWS,
+        prefill_rows: int | None = None,
         sharing: bool = True,
         buckets: Sequence[int] | None = None,
         progress: Callable[[str], None] | None = None,
@@ -79,9 +81,10 @@ class CudaRunner:
         ``kv_dtype``: what the slow stack's keys and values are kept in.
         ``host_bytes``: pinned memory for copies of pages, taken by :meth:`warm_up`; what suits
         device and machine when None.
-        ``prefill_rows``: columns of a prefill graph at most; decode waits for the longest kernel of
-        one. ``sharing``: attend once to a prefix that many rows have in common. ``buckets``:
-        numbers of rows to capture steps for, ascending to ``slots``; the usual ones when not given.
+        ``prefill_rows``: columns of a prefill graph at most (None: PREFILL_ROWS or
+        NARROW_PREFILL_ROWS); decode waits for the longest kernel of one. ``sharing``: attend once
+        to a prefix that many rows have in common. ``buckets``: numbers of rows to capture steps
+        for, ascending to ``slots``; the usual ones when not given.
         """
         self._say = progress or (lambda _line: None)
         # What is left of the codec in float32 multiplies in TF32, and cuDNN looks for the fastest
@@ -92,6 +95,9 @@ class CudaRunner:
         self._device = device
         self._codec = codec
         slow = config.slow
+        if prefill_rows is None:
+            wide = isinstance(weights.prefill.layers[0].qkv, torch.Tensor)
+            prefill_rows = PREFILL_ROWS if wide else NARROW_PREFILL_ROWS
         max_pages = -(-config.max_seq_len // PAGE_TOKENS)
         shape = (slow.kv_heads, PAGE_TOKENS, slow.head_dim)
         each = page_bytes(slow.layers, *shape, kv_dtype)
