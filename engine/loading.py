@@ -26,6 +26,9 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 CPU_SLOTS = 8
 GPU_SLOTS = 64
+LARGE_GPU_SLOTS = 256
+LARGE_GPU_BYTES = 64 << 30
+"""256 rows of S2 Pro were measured in 53 GiB, pages for 512 tokens each among them."""
 CPU_WARM_BYTES = 64 << 20
 """Of the built-in voice's, voices of 10 s by the seventeen."""
 DTYPES = ("auto", "fp32", "bf16", "fp8", "mxfp8")
@@ -57,7 +60,8 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
             f"no kv-dtype is called {config.kv_dtype!r}; there are {list(KV_DTYPES)}"
         )
     if config.slots is None:
-        config = replace(config, slots=CPU_SLOTS if device.type == "cpu" else GPU_SLOTS)
+        memory = None if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
+        config = replace(config, slots=usual_slots(memory))
     source = str(config.model)
     if source.startswith(PREFIX):
         return _random(config, source.removeprefix(PREFIX), device, progress)
@@ -96,6 +100,13 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         note=_dtype_note(config, device, progress),
         codec_fingerprint=fingerprint(config.model / "codec.pth"),
     )
+
+
+def usual_slots(gpu_bytes: int | None) -> int:
+    """Streams at once when nobody says: on a CPU (None), or on a GPU of so much memory."""
+    if gpu_bytes is None:
+        return CPU_SLOTS
+    return LARGE_GPU_SLOTS if gpu_bytes >= LARGE_GPU_BYTES else GPU_SLOTS
 
 
 def _random(
