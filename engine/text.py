@@ -5,7 +5,8 @@ is ready. Knows no tokens, audio or sockets; the time is an argument. Owned by t
 
 Rules
 - Text is joined verbatim, in order; a segment's text is what was pushed, less the white space
-  around it, control characters and (at a flush or the end) a mark that was never finished.
+  around it, control characters, blocks of code and (at a flush or the end) a mark that was never
+  finished.
 - While nothing is playing, a segment ends at the first sentence end. While audio is still playing
   (``speaking``), short sentences are kept together up to ``min_chars``. Never more than
   ``max_chars``: then it is cut at a clause, else between words, else between characters.
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .api import Latency, Segmentation
+from .code_blocks import CodeBlocks
 from .marks import SPEAKER, speakable
 from .sentences import LOOKAHEAD_CHARS, Cuts, last_character_cut, last_word_cut, scan
 
@@ -125,6 +127,7 @@ class TextFeed:
         self._queue: deque[str | FlushMark] = deque()
         self._window = ""
         self._half = ""  # the first half of a surrogate pair whose second half may come
+        self._code = CodeBlocks()
         self._chars = 0
         self._marks = 0
         self._closing = False
@@ -150,7 +153,7 @@ class TextFeed:
             raise TextLimitError(f"more than {self._limit_chars} characters wait to be spoken")
         if self._half or not text.isprintable():
             text = self._clean(text)
-        self._append(text, now)
+        self._append(self._code.without(text), now)
 
     def flush(self, mark: int) -> None:
         """All text so far is to be spoken; ``FlushMark(mark)`` follows it. Ignored after the end.
@@ -161,7 +164,7 @@ class TextFeed:
             return
         if self._marks >= LIMIT_MARKS:
             raise TextLimitError(f"more than {LIMIT_MARKS} flushes wait to be reached")
-        self._settle_half()
+        self._settle()
         self._queue.append(FlushMark(mark))
         self._marks += 1
         self._plan = None
@@ -169,7 +172,7 @@ class TextFeed:
     def end(self) -> None:
         """No more text will come. Idempotent."""
         if not self._closing:
-            self._settle_half()
+            self._settle()
             self._closing = True
             self._plan = None
 
@@ -238,11 +241,13 @@ class TextFeed:
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         return _CONTROL.sub("", text.translate(_LINE_ENDS))
 
-    def _settle_half(self) -> None:
+    def _settle(self) -> None:
+        """No more of the current line will come."""
         if self._half:
             self._half = ""
             self._chars -= 1
-            self._append("\ufffd", self._last_push_s)
+            self._append(self._code.without("\ufffd"), self._last_push_s)
+        self._append(self._code.boundary(), self._last_push_s)
 
     def _append(self, text: str, now: float) -> None:
         if not text:

@@ -1,0 +1,79 @@
+"""``CodeBlocks``: takes fenced code out of text that comes in pieces; nobody wants it read aloud.
+
+Owns what of the current line may still become a fence. A fence is a line of three or more backticks
+or tildes, in front of which only white space stands, and behind which the name of a language may;
+one of the same kind, at least as long, ends the block. What is never ended goes to the end of the
+text, as in Markdown. Knows nothing of sentences or time. Not thread-safe: one thread owns it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_MAX_LINE = 120
+_MAY_OPEN = re.compile(r"`{1,2}|~{1,2}|`{3,}[^`]*|~{3,}[^~]*")
+_OPENS = re.compile(r"`{3,}|~{3,}")
+
+
+class CodeBlocks:
+    """What is let through depends on the text alone, not on how it was cut into pieces."""
+
+    def __init__(self) -> None:
+        self._blank = True  # nothing but white space was let through of the current line
+        self._held = ""
+        self._fence = ""
+
+    def without(self, text: str) -> str:
+        """``text`` without code, and without an end that may be the beginning of a fence."""
+        plain = not (self._fence or self._held) and "`" not in text and "~" not in text
+        if plain:
+            last = text.rpartition("\n")
+            self._blank = (self._blank or bool(last[1])) and (not last[2] or last[2].isspace())
+            return text
+        said: list[str] = []
+        lines = text.split("\n")
+        for line in lines[:-1]:
+            said.append(self._part(line))
+            said.append(self._line_end())
+        said.append(self._part(lines[-1]))
+        return "".join(said)
+
+    def boundary(self) -> str:
+        """The text stops here: what was held and is no fence. A line begins behind it."""
+        held = self._held
+        if self._fence:
+            return self._line_end()
+        self._blank, self._held = True, ""
+        if opened := _OPENS.match(held):
+            self._fence = opened[0]
+            return ""
+        return held
+
+    def _part(self, part: str) -> str:
+        if self._fence:
+            self._held = (self._held + part)[:_MAX_LINE]
+            return ""
+        if not (self._blank and part):
+            return part
+        spaces = ""
+        if not self._held:
+            code = part.lstrip()
+            spaces, part = part[: len(part) - len(code)], code
+        held = self._held + part
+        if not held or (len(held) <= _MAX_LINE and _MAY_OPEN.fullmatch(held)):
+            self._held = held
+            return spaces
+        self._held, self._blank = "", False
+        return spaces + held
+
+    def _line_end(self) -> str:
+        held, self._held, self._blank = self._held, "", True
+        if self._fence:
+            mark = held.strip()
+            if len(mark) >= len(self._fence) and not mark.strip(self._fence[0]):
+                self._fence = ""
+            return ""
+        if opened := _OPENS.match(held):
+            self._fence = opened[0]
+            return ""
+        return held + "\n"
