@@ -44,6 +44,23 @@ def find_target(name: str) -> type[Target]:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
-        return cast("type[Target]", getattr(module, class_name))
-    except (ImportError, AttributeError, OSError) as missing:
-        raise UnknownTarget(f"cannot load target {name!r}: {missing}") from missing
+        found = getattr(module, class_name)
+    # A file of the user's own is run here: whatever is wrong with it is for its author to read.
+    except Exception as problem:
+        raise UnknownTarget(f"cannot load target {name!r}: {_told(problem)}") from problem
+    if not (isinstance(found, type) and hasattr(found, "settings") and hasattr(found, "connect")):
+        raise UnknownTarget(
+            f"cannot load target {name!r}: {class_name} is no target class; "
+            "it needs voice_at_connect, settings and connect"
+        )
+    return cast("type[Target]", found)
+
+
+def _told(problem: Exception) -> str:
+    match problem:
+        case SyntaxError():
+            return f"line {problem.lineno}: {problem.msg}"
+        case ImportError() | AttributeError() | OSError():
+            return str(problem)
+        case _:
+            return f"{type(problem).__name__}: {problem}"

@@ -161,12 +161,35 @@ def test_every_target_has_its_name_and_explains_its_settings() -> None:
 
 def test_a_target_may_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("class Mine:\n    voice_at_connect = False\n    settings = {}\n")
+    path.write_text("from shoal.loadtest.targets.fish import Fish\nclass Mine(Fish): ...\n")
     assert find_target(f"{path}:Mine").__name__ == "Mine"
     assert find_target("shoal.loadtest.targets.fish:Fish") is TARGETS["fish"]
     for missing in (f"{path}:Other", f"{tmp_path}/none.py:X", "no.such.module:X"):
         with pytest.raises(UnknownTarget):
             find_target(missing)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("class Mine:\n    def connect(self\n", "line 2: "),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("raise ValueError('no key')\n", "ValueError: no key"),
+        ("import no_such_module\n", "No module named 'no_such_module'"),
+        ("Mine = 5\n", "Mine is no target class; it needs voice_at_connect, settings and connect"),
+        ("class Mine: ...\n", "Mine is no target class"),
+    ],
+)
+def test_a_broken_target_is_one_line_and_exit_code_2(
+    source: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    words = ("run", "ws://h:1", "--closed", "1", "--target", f"{path}:Mine")
+    assert run(parsed(*words)) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"shoal load: cannot load target '{path}:Mine': ")
+    assert reason in told and told.count("\n") == 1
 
 
 def test_the_tool_runs_without_torch_and_without_the_server() -> None:
