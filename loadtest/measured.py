@@ -91,7 +91,9 @@ def table(folder: Path = RESULTS) -> str:
     """Markdown, without the marks around it."""
     named = _named(folder)
     runs = [run for name in named["served"] for run in _runs(folder / name)]
-    step = _step(folder / named["step"], named["precision"]) if named["step"] else {}
+    step: Mapping[str, Any] = {}
+    if named["step"]:
+        step = _step(folder / named["step"], named["precision"])
     steps = {int(row["batch"]): row for row in step.get("rows", [])}
     parts = [
         _served(runs, str(named["conditions"])),
@@ -216,18 +218,19 @@ def _spent(profiles: Sequence[Mapping[str, Any]]) -> str:
     if not profiles:
         return ""
     took = [{str(k["kernel"]): float(k["us"]) for k in p["kernels"]} for p in profiles]
-    lines = [
-        [name, *(sum(us.get(kernel, 0.0) for kernel in kernels) for us in took)]
+    lines: list[tuple[str, list[float]]] = [
+        (name, [sum(us.get(kernel, 0.0) for kernel in kernels) / 1e3 for us in took])
         for name, kernels in PARTS
     ]
     named = {kernel for _, kernels in PARTS for kernel in kernels}
+    rest = [sum(v for kernel, v in us.items() if kernel not in named) / 1e3 for us in took]
     lines += [
-        ["all else", *(sum(v for kernel, v in us.items() if kernel not in named) for us in took)],
-        ["all kernels", *(1e3 * p["kernels_ms"] for p in profiles)],
-        ["the step", *(1e3 * p["step_ms"] for p in profiles)],
-        ["reading weights, keys and values once", *(1e3 * p["floor_ms"] for p in profiles)],
+        ("all else", rest),
+        ("all kernels", [p["kernels_ms"] for p in profiles]),
+        ("the step", [p["step_ms"] for p in profiles]),
+        ("reading weights, keys and values once", [p["floor_ms"] for p in profiles]),
     ]
-    rows = [[name, *(f"{us / 1e3:.2f}" for us in line)] for name, *line in lines]
+    rows = [[name, *(f"{ms:.2f}" for ms in line)] for name, line in lines]
     head = ["where a step's time goes, ms", *(_rows(p["batch"]) for p in profiles)]
     text = _markdown(head, rows)
     return text + "\n\nA kernel begins while the one before it ends, so all of them are more."
