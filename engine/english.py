@@ -89,10 +89,12 @@ _DOMAIN = re.compile(
     r"(?:com|org|net|io|ai|dev|app|co|gov|edu|info|me|uk|de|fr|eu|ca|tv|xyz))(?![\w-]|\.\w)"
     r"(/[^\s<>\"]{0,300})?"
 )
-_FILE = re.compile(
-    r"(?<=[\w)])\.(py|js|ts|md|txt|pdf|json|html?|css|csv|png|jpe?g|gif|svg|exe|zip|tar|gz|docx?|xlsx?"
+_EXTENSION = (
+    r"\.(py|js|ts|md|txt|pdf|json|html?|css|csv|png|jpe?g|gif|svg|exe|zip|tar|gz|docx?|xlsx?"
     r"|pptx?|ya?ml|toml|rs|go|sh|cpp|java|mp[34]|wav|log|ini|cfg|sql|ipynb|js|net)\b(?!\.\w)"
 )
+_FILE = re.compile(rf"(?<=[\w)]){_EXTENSION}")
+_PATH_DOT = re.compile(rf"(?<=\w)(?!{_EXTENSION})\.(?=\w)")
 _SAID_LABELS = {"io": "I O", "ai": "A I", "uk": "U K", "eu": "E U", "tv": "T V", "de": "D E"}
 _MAX_PATH_PARTS = 4
 
@@ -112,6 +114,7 @@ def _host(host: str) -> str:
 def _path(path: str) -> str:
     path = re.split(r"[?#]", path, maxsplit=1)[0]
     parts = [re.sub(r"[-_+%~]+", " ", part) for part in path.split("/") if part]
+    parts = [_PATH_DOT.sub(" dot ", part) for part in parts]
     return "".join(f" slash {part}" for part in parts[:_MAX_PATH_PARTS])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from . import labels
 from .numerals import cardinal, one_by_one
 from .units import CODES
 
@@ -192,7 +193,7 @@ def written_out(text: str) -> str:
     """``text`` in the more common writing. Dashes are ``-`` or ``–``, digits are ASCII."""
     rules = [*_FACES, *_WORDS]
     if any(char.isdigit() for char in text):
-        rules += _NUMBERS
+        rules += [*_NUMBERS, *labels.RULES]
     for pattern, said in rules:
         text = pattern.sub(said, text)
     return text

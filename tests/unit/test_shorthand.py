@@ -125,7 +125,7 @@ def test_rarer_writing_is_spoken(text: str, said: str) -> None:
     "text",
     [
         "Nothing here is written in shorthand, not even at 5:30 or for $3.50.",
-        "A 7B model, 555 123 4567, 10 20 30, room 101, 2024-01-15, (see the note: yes)",
+        "A 7B model, 555 123 4567, 10 20 30, room 12, 2024-01-15, (see the note: yes)",
         "He sat; 5 St. Louis fans; ratio 3:2; I/O; w/o; Mon ami; 1.2.3, 12.345",
     ],
 )
