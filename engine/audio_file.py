@@ -17,21 +17,24 @@ import numpy.typing as npt
 import soundfile  # pyright: ignore[reportMissingTypeStubs]
 import soxr  # pyright: ignore[reportMissingTypeStubs]
 
-from .soundcheck import clipped_share, is_noise
+from .soundcheck import clipped_share, is_noise, is_tone, sound_s
 
 Float32Array = npt.NDArray[np.float32]
 
 _BLOCK_FRAMES = 65536
 _MAX_CHANNELS = 8
 _MIN_RATE, _MAX_RATE = 4_000, 384_000
+_CANCELLED = 0.1
+"""Power of a mix in that of the mix of unrelated channels: what has less is in opposite phase."""
 _FORMATS = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
 _SIGNATURES = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3")
 _OTHER_KINDS = (
     (4, b"ftypM4A", "an AAC file (m4a)"),
     (4, b"ftypqt", "a video file (mov)"),
     (4, b"ftyp", "a video file (mp4)"),
-    (0, b"\x1aE\xdf\xa3", "a video file (webm or mkv)"),
+    (0, b"\x1aE\xdf\xa3", "a webm or mkv file"),
     (0, b"RIFF", "a video file (avi)"),
+    (0, b"G@", "a video file (mpeg)"),
     (0, b"FLV", "a video file (flv)"),
     (0, b"\x00\x00\x01\xba", "a video file (mpeg)"),
     (0, b"\xff\xf1", "an AAC file"),
@@ -70,24 +73,28 @@ class SilentAudio(AudioFileError):
 
 
 class NoVoice(AudioFileError):
-    """Noise, or what a limit cut off: nothing that a voice could be learnt from."""
+    """Noise, a tone, or what a limit cut off: nothing that a voice could be learnt from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a recording may be. ``silence_peak``: no sample above it means silence (1 is full).
-    ``clipped``: of its loud samples, what may be cut off at the peak."""
+    ``clipped``: of its loud samples, what may be cut off at the peak. ``min_sound_s`` and
+    ``min_sound_share``: what must not be silence."""
 
     max_bytes: int = 32 * 1024 * 1024
     min_s: float = 1.0
     max_s: float = 60.0
     silence_peak: float = 1e-3
     clipped: float = 0.4
+    min_sound_s: float = 0.5
+    min_sound_share: float = 0.1
 
 
 def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> Float32Array:
     """The recording in ``data`` (wav, mp3, flac, ogg vorbis or opus; any rate; several channels
-    are averaged) as mono float32 [N] at ``sample_rate``, no sample beyond -1 .. 1.
+    are averaged, or where they cancel each other the loudest is taken) as mono float32 [N] at
+    ``sample_rate``, no sample beyond -1 .. 1.
 
     Raises AudioFileError, one subclass for each reason.
     """
@@ -121,6 +128,14 @@ def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> F
         )
     if is_noise(samples, rate):
         raise NoVoice("in reference audio no voice can be made out above the noise")
+    if is_tone(samples, rate):
+        raise NoVoice("reference audio is a steady tone without a voice")
+    heard_s = sound_s(samples, rate)
+    if heard_s < max(limits.min_sound_s, limits.min_sound_share * seconds):
+        raise SilentAudio(
+            f"reference audio is almost all silence: of its {seconds:.1f} s only {heard_s:.1f} s "
+            "are sound; cut the silence away, or record more speech"
+        )
     if peak > 1.0:
         samples = samples / np.float32(peak)
     if rate == sample_rate:
@@ -165,13 +180,20 @@ def _decoded(data: bytes, limits: Limits) -> tuple[Float32Array, int]:
             most = int(limits.max_s * rate)
             blocks: list[Float32Array] = []
             count = 0
-            for block in _mono_blocks(file):
-                blocks.append(block)
+            mixed, apart = 0.0, np.zeros(channels)
+            for block in _blocks(file):
+                blocks.append(block.mean(axis=1, dtype=np.float32))
+                mixed += float(np.square(blocks[-1], dtype=np.float64).sum())
+                apart += np.square(block, dtype=np.float64).sum(axis=0)
                 count += len(block)
                 if count > most:
                     raise AudioTooLong(
                         f"reference audio is longer than {limits.max_s:g} s, which is not accepted"
                     )
+            if mixed < _CANCELLED * apart.sum() / channels**2:
+                file.seek(0)
+                loudest = int(apart.argmax())
+                blocks = [np.ascontiguousarray(block[:, loudest]) for block in _blocks(file)]
     # The package reports what it cannot open, read or find a position in by several types.
     except (RuntimeError, ValueError, TypeError, OSError) as error:
         raise NotAudio("reference audio is damaged or of an unknown encoding") from error
@@ -179,9 +201,10 @@ def _decoded(data: bytes, limits: Limits) -> tuple[Float32Array, int]:
     return samples, rate
 
 
-def _mono_blocks(file: Any) -> Iterator[Float32Array]:
+def _blocks(file: Any) -> Iterator[Float32Array]:
+    """float32 [N, channels], one after another."""
     while True:
         block = cast(Float32Array, file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True))
         if len(block) == 0:
             return
-        yield block.mean(axis=1, dtype=np.float32)
+        yield block

@@ -20,7 +20,7 @@ from .audio_file import AudioFileError, read_audio
 from .jobs import VoiceFailed, VoiceJob, VoiceReady
 from .prompt import PromptBuilder, PromptReference
 from .runner import Int32Array, Runner
-from .soundcheck import transcript_doubt
+from .soundcheck import reference_doubt
 from .tiers import CodesTier, ColdTier, Prepared
 from .voices import MAX_REFERENCES, UnknownVoice, VoiceStore
 
@@ -182,7 +182,7 @@ class VoicePreparer:
                 for speaker, one in enumerate(ask.keys)
                 for reference in ask.found[one]
             )
-        doubt = transcript_doubt(
+        doubt = reference_doubt(
             [reference.text for reference in references],
             [len(reference.codes) * self._frame_s for reference in references],
         )

@@ -31,6 +31,17 @@ _FLAT_RUN = 4
 _FLAT_STEP = 2e-5
 """Less than one step of 16 bits apart: samples that a limit cut off, not a wave's crest."""
 
+_HUM_HZ = 48.0
+_TONE_DB = 3.0
+_TONE = 0.8
+"""A tone's frames are as loud as each other, and like themselves one period later."""
+_AUDIBLE_DB = 30.0
+"""Below the level of speech. What is quieter counts as silence."""
+_LOUD_S = 0.1
+"""Seconds that are louder than what is taken for the level of speech: more than a knock has."""
+
+SHORT_S = 3.0
+"""What imitation needs to be good."""
 _SLOWEST, _FASTEST = 1.5, 30.0
 """Letters a second. Slow speech has 8, an auctioneer 25."""
 _WIDE = 2.5
@@ -45,6 +56,28 @@ def is_noise(samples: Float32Array, rate: int) -> bool:
     return bool(high - low < _STEADY_DB and np.percentile(_periodicity(frames), 99) < _VOICED)
 
 
+def is_tone(samples: Float32Array, rate: int) -> bool:
+    """Whether mono ``samples`` hold nothing but one steady tone, and maybe silence."""
+    frames = _frames(_voice_band(samples, rate))
+    levels = 10 * np.log10((frames**2).mean(axis=1) + 1e-12)
+    heard = levels > levels.max() - _AUDIBLE_DB
+    low, high = np.percentile(levels[heard], (10, 90))
+    return bool(
+        high - low < _TONE_DB and np.percentile(_periodicity(frames[heard], _HUM_HZ), 10) > _TONE
+    )
+
+
+def sound_s(samples: Float32Array, rate: int) -> float:
+    """Seconds of mono ``samples`` that are no silence beside the rest."""
+    length = max(1, rate // 50)
+    whole = samples[: len(samples) // length * length].reshape(-1, length)
+    levels = 10 * np.log10((whole.astype(np.float32) ** 2).mean(axis=1) + 1e-12)
+    if not len(levels):
+        return 0.0
+    loud = np.sort(levels)[-min(len(levels), int(_LOUD_S * rate / length))]
+    return float((levels > loud - _AUDIBLE_DB).sum()) * length / rate
+
+
 def clipped_share(samples: Float32Array) -> float:
     """Of the samples louder than half the peak, the share in flat runs at the peak."""
     level = np.abs(samples)
@@ -57,9 +90,9 @@ def clipped_share(samples: Float32Array) -> float:
     return float(runs[runs >= _FLAT_RUN].sum() / max(1, loud.sum()))
 
 
-def transcript_doubt(texts: Sequence[str], seconds: Sequence[float]) -> str:
-    """Why the transcripts cannot be what is said in recordings of so many seconds, in their
-    sender's terms; empty when they can."""
+def reference_doubt(texts: Sequence[str], seconds: Sequence[float]) -> str:
+    """Why the transcripts cannot be what is said in recordings of so many seconds, or why these
+    make a poor voice, in their sender's terms; empty when all is well."""
     for number, (text, length_s) in enumerate(zip(texts, seconds, strict=True), 1):
         which = "the reference's transcript" if len(texts) == 1 else f"transcript {number}"
         letters = _letters(text)
@@ -72,6 +105,11 @@ def transcript_doubt(texts: Sequence[str], seconds: Sequence[float]) -> str:
                 f"{which} is too {long} for its recording ({pace:.1f} letters a second): "
                 "what is spoken there must be written there, word for word"
             )
+    if 0.0 < sum(seconds) < SHORT_S:
+        return (
+            f"{sum(seconds):.1f} s of reference audio are little: a voice is imitated better "
+            f"from {SHORT_S:g} s or more"
+        )
     return ""
 
 
@@ -98,12 +136,12 @@ def _frames(samples: Float32Array) -> Float32Array:
     return frames[:: -(-len(frames) // _MAX_FRAMES)]
 
 
-def _periodicity(frames: Float32Array) -> npt.NDArray[np.float64]:
+def _periodicity(frames: Float32Array, lowest_hz: float = _PITCH_HZ[0]) -> npt.NDArray[np.float64]:
     """Per frame, how like itself it is one period of some pitch later: 1 is a tone."""
     centred = frames.astype(np.float64)
     centred -= centred.mean(axis=1, keepdims=True)
     power = np.abs(np.fft.rfft(centred, 2 * _FRAME, axis=1)) ** 2
     alike = np.fft.irfft(power, 2 * _FRAME, axis=1)
-    lags = np.arange(int(_RATE / _PITCH_HZ[1]), int(_RATE / _PITCH_HZ[0]) + 1)
+    lags = np.arange(int(_RATE / _PITCH_HZ[1]), int(_RATE / lowest_hz) + 1)
     peaks = alike[:, lags] * (_FRAME / (_FRAME - lags))
     return peaks.max(axis=1) / (alike[:, 0] + 1e-12)

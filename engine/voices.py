@@ -33,7 +33,7 @@ import numpy as np
 from .api import Reference, VoiceInfo
 from .audio_file import AudioFileError, read_audio
 from .runner import Int32Array
-from .soundcheck import transcript_doubt
+from .soundcheck import reference_doubt
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class VoiceStore:
         lengths_s = [_length_s(reference) for reference in references]
         seconds = sum(lengths_s)
         texts = [reference.text for reference in references]
-        doubt = transcript_doubt(texts, lengths_s)
+        doubt = reference_doubt(texts, lengths_s)
         info = VoiceInfo(voice_id, seconds, time.time(), doubt)
         if doubt:
             log.warning("voice %r: %s", voice_id, doubt)

@@ -42,8 +42,9 @@ def free_port() -> int:
 
 
 def recording() -> bytes:
-    """A second of a tone, as a WAV file."""
-    samples = (8000 * np.sin(np.arange(16_000) * 0.1)).astype("<i2")
+    """A second of a tone that comes and goes, as a WAV file."""
+    at = np.arange(16_000)
+    samples = (8000 * np.sin(at * 0.1) * np.sin(at / 1300)).astype("<i2")
     file = BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)

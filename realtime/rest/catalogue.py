@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -92,6 +92,8 @@ class Model:
     tags: tuple[str, ...]
     languages: tuple[str, ...]
     has_cover: bool
+    doubt: str = field(default="", compare=False)
+    """Where it was just made: why it may not be what its maker expects of it."""
 
 
 class Catalogue:
@@ -117,7 +119,7 @@ class Catalogue:
         except BaseException:
             self._forget(voice_id)
             raise
-        return self._model(info, self._rows(voice_id).get(voice_id))
+        return replace(self._model(info, self._rows(voice_id).get(voice_id)), doubt=info.doubt)
 
     def get(self, voice_id: str) -> Model:
         """:raises UnknownVoice:"""

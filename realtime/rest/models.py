@@ -207,7 +207,8 @@ async def _create(request: Request) -> Response:
     references, details = _references(form), _details(form)
     model = await from_disk(lambda: catalogue.create(references, details))
     voice_added(gateway, model.voice_id)
-    return JSONResponse(entity(model), 201)
+    remark = {"message": f"made, but {model.doubt}"} if model.doubt else {}
+    return JSONResponse({**entity(model), **remark}, 201)
 
 
 async def _update(request: Request) -> Response:

@@ -242,18 +242,17 @@ def _model() -> Json:
     counts = ("like_count", "mark_count", "shared_count", "task_count")
     flags = ("lock_visibility", "liked", "marked")
     time = {"type": "string", "format": "date-time"}
-    return _object(
-        {
-            **dict.fromkeys(texts, _STRING),
-            **dict.fromkeys(("tags", "languages"), _array(_STRING)),
-            "samples": _array({"type": "object"}),
-            **dict.fromkeys(("created_at", "updated_at"), time),
-            "visibility": {"enum": list(get_args(Visibility))},
-            **dict.fromkeys(counts, _INTEGER),
-            **dict.fromkeys(flags, _BOOLEAN),
-            "author": _object({"_id": _STRING, "nickname": _STRING, "avatar": _STRING}),
-        }
-    )
+    always: dict[str, object] = {
+        **dict.fromkeys(texts, _STRING),
+        **dict.fromkeys(("tags", "languages"), _array(_STRING)),
+        "samples": _array({"type": "object"}),
+        **dict.fromkeys(("created_at", "updated_at"), time),
+        "visibility": {"enum": list(get_args(Visibility))},
+        **dict.fromkeys(counts, _INTEGER),
+        **dict.fromkeys(flags, _BOOLEAN),
+        "author": _object({"_id": _STRING, "nickname": _STRING, "avatar": _STRING}),
+    }
+    return _object({**always, "message": _STRING}, required=list(always))
 
 
 def _model_paths() -> Json:

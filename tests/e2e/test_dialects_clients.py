@@ -62,7 +62,8 @@ def outcomes(
 ) -> Iterator[dict[Run, Future[Outcome]]]:
     """All scripts, a few at a time; each has a server of its own."""
     recording = tmp_path_factory.mktemp("recording") / "tone.wav"
-    soundfile.write(recording, 0.25 * np.sin(np.arange(48_000) / 20), 24_000)
+    at = np.arange(48_000)
+    soundfile.write(recording, 0.25 * np.sin(at / 20) * np.sin(at / 2000), 24_000)
 
     def work(script: str, dialect: str) -> Outcome:
         folder = tmp_path_factory.mktemp("voices")

@@ -26,7 +26,8 @@ KEY = "secret"
 
 def recording() -> bytes:
     file = io.BytesIO()
-    samples = (8000 * np.sin(np.arange(16_000) / 7)).astype("<i2")
+    at = np.arange(16_000)
+    samples = (8000 * np.sin(at / 7) * np.sin(at / 1300)).astype("<i2")
     with wave.open(file, "wb") as out:
         out.setparams((1, 2, 16_000, 0, "NONE", ""))
         out.writeframes(samples.tobytes())

@@ -28,9 +28,11 @@ def hiss() -> bytes:
     return file.getvalue()
 
 
-def recording(seconds: float = 1.0, level: float = 0.3, kind: str = "WAV") -> bytes:
+def recording(seconds: float = 3.0, level: float = 0.3, kind: str = "WAV") -> bytes:
+    """A tone that comes and goes, as syllables do."""
     file = io.BytesIO()
-    wave = level * np.sin(np.arange(int(16_000 * seconds)) / 7)
+    at = np.arange(int(16_000 * seconds))
+    wave = level * np.sin(at / 7) * np.sin(at / 1300)
     sf.write(file, wave.astype(np.float32), 16_000, format=kind)
     return file.getvalue()
 
@@ -97,6 +99,23 @@ async def test_a_voice_has_every_field_that_the_sdks_ask_for(http: httpx.AsyncCl
     assert entity["author"].keys() == {"_id", "nickname", "avatar"}
     assert (await http.get(f"/model/{entity['_id']}")).json() == entity
     assert (await http.get("/model")).json() == {"total": 1, "items": [entity]}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text", "says"),
+    [
+        (3.0, WORDS * 50, "made, but the reference's transcript is too long for its recording"),
+        (1.5, WORDS, "made, but 1.5 s of reference audio are little"),
+    ],
+)
+async def test_what_may_disappoint_is_told_when_it_is_made(
+    http: httpx.AsyncClient, seconds: float, text: str, says: str
+) -> None:
+    answer = await make(http, recording(seconds), texts=[text])
+    assert answer.status_code == 201
+    entity = answer.json()
+    assert entity.pop("message").startswith(says)
+    assert (await http.get(f"/model/{entity['_id']}")).json() == entity
 
 
 async def test_a_voice_speaks_at_once_and_after_a_restart(voices: Start) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,22 @@ from shoal.engine.audio_file import (
     read_audio,
 )
 
+VIDEO = Path(__file__).parents[1] / "data" / "black.mp4"
 Samples = npt.NDArray[np.float32]
 
 
 def tone(rate: int, seconds: float = 1.0, hz: float = 440.0, peak: float = 0.5) -> Samples:
+    """One that comes and goes four times a second, as syllables do."""
+    return (steady(rate, seconds, hz, peak) * swell(rate, seconds)).astype(np.float32)
+
+
+def steady(rate: int, seconds: float = 1.0, hz: float = 440.0, peak: float = 0.5) -> Samples:
     t = np.arange(round(rate * seconds)) / rate
     return (peak * np.sin(2 * np.pi * hz * t)).astype(np.float32)
+
+
+def swell(rate: int, seconds: float) -> Samples:
+    return np.sin(2 * np.pi * 2 * np.arange(round(rate * seconds)) / rate).astype(np.float32)
 
 
 def encoded(samples: npt.NDArray[Any], rate: int, kind: str, subtype: str | None = None) -> bytes:
@@ -40,6 +51,14 @@ def encoded(samples: npt.NDArray[Any], rate: int, kind: str, subtype: str | None
 def loudest_hz(samples: Samples, rate: int) -> float:
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
     return float(spectrum.argmax() * rate / len(samples))
+
+
+def within(samples: Samples, length: int) -> Samples:
+    """Silence of ``length`` with ``samples`` in its middle."""
+    out = np.zeros(length, np.float32)
+    start = (length - len(samples)) // 2
+    out[start : start + len(samples)] = samples
+    return out
 
 
 NOISE = (0.1 * np.random.default_rng(1).standard_normal(48000)).astype(np.float32)
@@ -70,13 +89,26 @@ def test_every_kind_at_any_rate(
     assert abs(len(got) - rate_out) <= rate_out * 0.06  # mp3 pads to its frames
     middle = got[len(got) // 4 : -len(got) // 4]
     assert abs(loudest_hz(middle, rate_out) - 440) < 5
-    assert abs(np.sqrt((middle**2).mean()) - 0.5 / np.sqrt(2)) < 0.03
+    assert abs(np.sqrt((middle**2).mean()) - 0.5 / 2) < 0.03
 
 
 def test_channels_are_averaged() -> None:
     left = tone(24000)
     both = encoded(np.stack([left, np.zeros_like(left)], 1), 24000, "WAV", "FLOAT")
     np.testing.assert_allclose(read_audio(both, 24000), left / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "MP3", "OGG"])
+def test_channels_that_cancel_each_other_are_not_silence(kind: str) -> None:
+    left = tone(24000, 2.0)
+    both = encoded(np.stack([0.5 * left, -left], 1), 24000, kind)
+    opposite = encoded(np.stack([left, -left], 1), 24000, kind)
+    plain = read_audio(encoded(np.stack([left, left], 1), 24000, kind), 24000)
+    for data, least in ((both, 0.2), (opposite, 0.9)):
+        got = read_audio(data, 24000)
+        ratio = np.sqrt((got**2).mean() / (plain**2).mean())
+        assert least < ratio < 1.1
+        assert abs(len(got) - len(plain)) < 24000 * 0.1
 
 
 def test_a_file_at_the_codec_s_rate_is_not_changed() -> None:
@@ -99,7 +131,7 @@ def test_samples_over_full_scale_are_scaled_down() -> None:
 
 
 def test_a_resampler_s_overshoot_stays_within_full_scale() -> None:
-    square = np.sign(tone(8000, hz=331)).astype(np.float32)
+    square = np.sign(steady(8000, hz=331)) * swell(8000, 1.0)
     got = read_audio(encoded(square, 8000, "WAV", "FLOAT"), 24000, Limits(clipped=1.0))
     assert np.abs(got).max() <= 1.0
 
@@ -126,6 +158,8 @@ def test_a_resampler_s_overshoot_stays_within_full_scale() -> None:
         (encoded(tone(24000, peak=5e-4), 24000, "WAV", "FLOAT"), SilentAudio),
         (encoded(NOISE, 24000, "WAV"), NoVoice),
         (encoded(np.clip(100 * tone(24000), -1, 1), 24000, "WAV"), NoVoice),
+        (encoded(steady(24000, 3.0), 24000, "WAV"), NoVoice),
+        (encoded(within(tone(24000), 24000 * 40), 24000, "WAV"), SilentAudio),
     ],
 )
 def test_what_cannot_be_used_says_why(data: bytes, error: type[AudioFileError]) -> None:
@@ -139,13 +173,28 @@ def test_what_cannot_be_used_says_why(data: bytes, error: type[AudioFileError]) 
         (b"\0\0\0\x20ftypisom\0\0\2\0isomiso2avc1mp41", r"a video file \(mp4\); send its sound as"),
         (b"\0\0\0\x14ftypqt  \0\0\2\0qt  ", r"a video file \(mov\)"),
         (b"\0\0\0\x20ftypM4A \0\0\2\0", r"an AAC file \(m4a\)"),
+        (
+            VIDEO.read_bytes(),
+            r"a video file \(mp4\); send its sound as a wav, mp3, flac or ogg file",
+        ),
         (b"\x1aE\xdf\xa3\x9fB\x86\x81\x01", "webm or mkv"),
+        (b"G@\x11\x10\x00B\xf0%", r"a video file \(mpeg\)"),
         (b"RIFF\x10\0\0\0AVI LIST", r"a video file \(avi\)"),
         (b"\xff\xf1\x50\x80\x02\x1f\xfc", "an AAC file"),
         (encoded(tone(24000), 24000, "AIFF"), "an AIFF file"),
         (encoded(tone(24000), 2000, "WAV"), "at 2000 Hz; at most 8 at 4000 to 384000 Hz"),
         (encoded(NOISE, 24000, "WAV"), "no voice can be made out above the noise"),
         (encoded(np.clip(100 * tone(24000), -1, 1), 24000, "WAV"), r"clipped: \d\d+ % of its loud"),
+        (encoded(steady(8000, 2.0), 8000, "WAV"), "a steady tone without a voice"),
+        (encoded(steady(8000, 2.0, 50), 8000, "WAV"), "a steady tone without a voice"),
+        (
+            encoded(within(tone(24000), 24000 * 40), 24000, "WAV"),
+            r"almost all silence: of its 40.0 s only (0.9|1.0) s are sound",
+        ),
+        (
+            encoded(within(tone(24000, 0.25), 24000 * 2), 24000, "WAV"),
+            r"of its 2.0 s only 0.[23] s are sound",
+        ),
     ],
 )
 def test_the_answer_names_what_was_sent(data: bytes, says: str) -> None:

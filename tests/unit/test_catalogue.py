@@ -22,8 +22,10 @@ from shoal.realtime.rest.catalogue import FILE, ORPHAN_S, Catalogue, Changes, Co
 
 
 def wav(seconds: float = 1.0, level: float = 0.3) -> bytes:
+    """A tone that comes and goes, as syllables do."""
     file = io.BytesIO()
-    wave = level * np.sin(np.arange(int(16_000 * seconds)) / 7)
+    at = np.arange(int(16_000 * seconds))
+    wave = level * np.sin(at / 7) * np.sin(at / 1300)
     sf.write(file, wave.astype(np.float32), 16_000, format="WAV", subtype="PCM_16")
     return file.getvalue()
 

@@ -20,7 +20,8 @@ CODES = (np.arange(30, dtype=np.int32).reshape(3, 10),)
 
 
 def reference(pitch: float = 0.1) -> Reference:
-    samples = (8000 * np.sin(np.arange(16_000) * pitch)).astype("<i2")
+    at = np.arange(16_000)
+    samples = (8000 * np.sin(at * pitch) * np.sin(at / 1300)).astype("<i2")
     file = BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)

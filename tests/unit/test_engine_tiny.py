@@ -58,8 +58,10 @@ def sampling(seed: int) -> Sampling:
 
 
 def wav(pitch_hz: float, seconds: float = 1.0) -> bytes:
+    """A tone that comes and goes, as syllables do."""
     rate = 44_100
-    wave = 0.4 * np.sin(2 * math.pi * pitch_hz * np.arange(int(rate * seconds)) / rate)
+    at_s = np.arange(int(rate * seconds)) / rate
+    wave = 0.4 * np.sin(2 * math.pi * pitch_hz * at_s) * np.sin(15 * at_s)
     file = io.BytesIO()
     sf.write(file, wave.astype(np.float32), rate, format="WAV", subtype="PCM_16")
     return file.getvalue()

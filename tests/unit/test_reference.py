@@ -24,8 +24,10 @@ from tests.turns import BUILDER
 
 
 def wav(level: float, seconds: float = 1.2) -> bytes:
+    """A tone that comes and goes, as syllables do."""
     file = io.BytesIO()
-    wave = level * np.sin(np.arange(int(16_000 * seconds)) / 7)
+    at = np.arange(int(16_000 * seconds))
+    wave = level * np.sin(at / 7) * np.sin(at / 1300)
     sf.write(file, wave.astype(np.float32), 16_000, format="WAV", subtype="PCM_16")
     return file.getvalue()
 
@@ -300,14 +302,14 @@ def test_a_transcript_that_cannot_match_is_remarked_upon(
     text: str, doubt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk()
-    desk.ask(Voice(references=(Reference(LOUD.audio, text),)))
+    desk.ask(Voice(references=(Reference(wav(0.5, 4.0), text),)))
     desk.encode()
     (ready,) = desk.reports
     assert isinstance(ready, VoiceReady)
     assert (doubt in ready.note) if doubt else not ready.note
     assert bool(caplog.records) == bool(doubt) and text not in caplog.text
     caplog.clear()
-    desk.ask(Voice(references=(Reference(LOUD.audio, text),)))
+    desk.ask(Voice(references=(Reference(wav(0.5, 4.0), text),)))
     again = desk.reports[1]
     assert isinstance(again, VoiceReady) and again.note == ready.note
     assert not caplog.records, "once is enough for the log"
@@ -329,3 +331,15 @@ def test_the_loops_run_until_they_are_told_to_stop() -> None:
         BUILDER, None, desk.known, None, "c", 0.1, inbox, desk.encodes.append, heard.append
     ).run()
     assert len(heard) == 1
+
+
+def test_a_short_recording_is_remarked_upon_and_two_of_them_are_not() -> None:
+    desk = Desk()
+    desk.ask(Voice(references=(Reference(wav(0.5, 2.0), "What is said in it."),)))
+    desk.encode()
+    desk.ask(Voice(references=(Reference(wav(0.4, 2.0), "What is said in it."),) * 2))
+    desk.encode()
+    short, enough = desk.reports
+    assert isinstance(short, VoiceReady) and isinstance(enough, VoiceReady)
+    assert short.note.startswith("2.0 s of reference audio are little")
+    assert enough.note == ""

@@ -10,7 +10,13 @@ import pytest
 import soundfile  # pyright: ignore[reportMissingTypeStubs]
 import soxr  # pyright: ignore[reportMissingTypeStubs]
 
-from shoal.engine.soundcheck import clipped_share, is_noise, transcript_doubt
+from shoal.engine.soundcheck import (
+    clipped_share,
+    is_noise,
+    is_tone,
+    reference_doubt,
+    sound_s,
+)
 
 Samples = npt.NDArray[np.float32]
 RECORDINGS = sorted((Path(__file__).parents[1] / "data").glob("**/*.ogg"))
@@ -56,6 +62,37 @@ def test_a_steady_hiss_is_noise(slope: float, seconds: float) -> None:
     assert is_noise(noise(seconds, slope), RATE)
 
 
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("rate", [8000, 24_000, 44_100])
+def test_people_are_no_tone_and_mostly_sound(path: Path, rate: int) -> None:
+    samples = speech(path, rate)
+    seconds = len(samples) / rate
+    assert not is_tone(samples, rate)
+    assert 0.6 * seconds < sound_s(samples, rate) <= seconds
+    hum = 0.01 * np.sin(np.arange(len(samples)) * 2 * np.pi * 50 / rate)
+    assert not is_tone((samples + hum).astype(np.float32), rate)
+
+
+@pytest.mark.parametrize("hertz", [50, 60, 100, 440, 1000, 3000])
+def test_a_tone_is_one_with_silence_around_it_too(hertz: int) -> None:
+    wave = np.sin(np.arange(2 * RATE) * 2 * np.pi * hertz / RATE).astype(np.float32)
+    assert is_tone(wave, RATE)
+    assert is_tone(np.concatenate([wave, 0 * wave, wave]).astype(np.float32), RATE)
+
+
+@pytest.mark.parametrize("hiss", [0.0, 1e-4, 1e-3])
+def test_silence_around_speech_does_not_count(hiss: float) -> None:
+    samples = speech(PEOPLE[0])[:RATE]
+    alone = sound_s(samples, RATE)
+    around = np.concatenate([np.zeros(20 * RATE), samples, np.zeros(19 * RATE)])
+    around += hiss * np.random.default_rng(1).standard_normal(len(around))
+    assert 0.7 < alone <= 1.0
+    assert sound_s(around.astype(np.float32), RATE) == pytest.approx(alone, abs=0.05)
+    around[5 * RATE] = 1.0  # a knock
+    assert sound_s(around.astype(np.float32), RATE) == pytest.approx(alone, abs=0.1)
+    assert sound_s(np.zeros(0, np.float32), RATE) == 0.0
+
+
 def test_a_tone_is_not_noise() -> None:
     wave = np.sin(np.arange(RATE) * 2 * np.pi * 220 / RATE).astype(np.float32)
     assert not is_noise(wave, RATE) and clipped_share(wave) == 0.0
@@ -86,16 +123,17 @@ def test_coarse_steps_are_not_taken_for_clipping() -> None:
         ("The museum is closed on Mondays, but the library stays open until six.", 55.0, "short"),
         ("博物馆星期一闭馆，但图书馆一直开放到六点。", 4.5, ""),
         ("博物馆星期一闭馆，但图书馆一直开放到六点。", 1.2, "too long"),
-        ("Yes.", 1.5, ""),
+        ("Yes.", 1.5, "1.5 s of reference audio are little"),
+        ("Yes, please.", 3.0, ""),
         ("", 3.0, "empty"),
         ("[laughs] ...", 30.0, "too short"),
     ],
 )
 def test_a_transcript_has_a_pace(text: str, seconds: float, doubt: str) -> None:
-    found = transcript_doubt([text], [seconds])
+    found = reference_doubt([text], [seconds])
     assert (doubt in found) if doubt else not found
 
 
 def test_the_transcript_in_doubt_is_named() -> None:
-    found = transcript_doubt(["Fine, fine.", "word " * 99], [1.0, 2.0])
+    found = reference_doubt(["Fine, fine.", "word " * 99], [1.0, 2.0])
     assert found.startswith("transcript 2 is too long")
