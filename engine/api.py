@@ -282,6 +282,8 @@ class EngineInfo:
     voices_by_reference: bool = True
     speakers: bool = True
     """Whether one stream may have several voices."""
+    latin_only: bool = False
+    """Whether letters of other scripts are left out of what is spoken."""
     note: str = ""
     """Shown to users when it matters, e.g. that weights are random."""
 

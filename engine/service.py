@@ -87,6 +87,7 @@ class SpeechEngine:
             device=loaded.device,
             note=loaded.note,
             speakers=voice.frontend == "none",
+            latin_only=voice.frontend == "english",
             sampling=_sampling(voice, spec.max_positions),
         )
         self._inbox: SimpleQueue[Inbound | None] = SimpleQueue()

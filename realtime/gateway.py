@@ -33,6 +33,7 @@ from .session import Rules
 from .surroundings import Surroundings
 from .tokens import Ledger, LedgerAway, Tokens
 from .trace import BothTraces, NoTraces, Traces
+from .unread import nothing_unread, unread_by_latin
 
 POOLING_AGENTS: Final = ("livekit-plugins-",)
 RETRY_AFTER_S: Final = 1
@@ -270,6 +271,7 @@ class Gateway:
             voices_by_reference=info.voices_by_reference,
             speakers=info.speakers,
             model=info.model,
+            unread=unread_by_latin if info.latin_only else nothing_unread,
         )
         connection = Connection(next(self._numbers), link, dialect, rules, self._around)
         self._connections.add(connection)

@@ -63,6 +63,7 @@ from .effects import (
     ToEngine,
 )
 from .opening import open_command, requested_voice
+from .unread import nothing_unread
 
 MAX_MARKS = 512
 SILENCE_S = 0.4
@@ -92,6 +93,7 @@ class Rules:
     voices_by_reference: bool = True
     speakers: bool = True
     model: str = ""
+    unread: Callable[[str], str] = nothing_unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class _Turn:
     unspoken: bool = False  # non-blank text since the last mark
     worded: bool = False  # any non-blank text at all
     waiting_chars: int = 0
+    remark: str = ""  # on text that the voice cannot read
     sounded: bool = False  # audio since the last mark that was reached
 
 
@@ -268,14 +271,12 @@ class Session:
         self.state = State.SPEAKING
         effects += [BeginTurn(command.stream, request), ToEngine(command)]
         if start.ready:
-            ready = Ready(request.format, request.sample_rate, self._rules.model)
-            effects.append(ToClient(ready))
+            effects.append(ToClient(Ready(request.format, request.sample_rate, self._rules.model)))
         return [*effects, *self._push(request.text)]
 
     def _open(self, request: TtsRequest) -> api.Open:
         rules = self._rules
-        can = rules.voices_by_reference, rules.speakers
-        voice = requested_voice(request, rules.voice_of, *can)
+        voice = requested_voice(request, rules.voice_of, rules.voices_by_reference, rules.speakers)
         return open_command(rules.new_stream(), voice, request)
 
     def _push(self, text: str) -> list[Effect]:
@@ -288,7 +289,10 @@ class Session:
         turn.unflushed = True
         if not text.isspace():
             turn.unspoken = turn.worded = True
-        return [ToEngine(api.PushText(turn.stream, text))]
+        remark = "" if turn.remark else self._rules.unread(text)
+        turn.remark = turn.remark or remark
+        push = ToEngine(api.PushText(turn.stream, text))
+        return [push, ToClient(Log(remark))] if remark else [push]
 
     def _flush(self, mark: ClientId | None) -> list[Effect]:
         turn = self._running()
@@ -351,9 +355,8 @@ class Session:
 
     def _silence_if(self, turn: _Turn, worded: bool) -> list[Effect]:
         """Silence in place of text that had words but made no sound."""
-        silent = worded and not turn.sounded
-        turn.sounded = False
-        if not silent:
+        sounded, turn.sounded = turn.sounded, False
+        if sounded or not worded:
             return []
         samples = int(SILENCE_S * self._rules.sample_rate)
         turn.alignment.silence(samples)
