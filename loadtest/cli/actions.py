@@ -20,11 +20,9 @@ from shoal.loadtest.report.live import LiveView
 from shoal.loadtest.report.sounds import embedded
 from shoal.loadtest.report.wav_file import save_worst
 
-from .gating import BAD, OK, gate, gate_tokens
+from .gating import BAD, NO_ANSWER, OK, gate, gate_tokens
 from .machine import describe_machine
 from .settings import BadArguments, Job, job_of
-
-NO_ANSWER = 2
 
 
 def perform(args: argparse.Namespace) -> int:

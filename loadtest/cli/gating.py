@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from shoal.loadtest.report import baseline, figures, tokens
 
 from .settings import BadArguments
 
-OK, BAD = 0, 1
+OK, BAD, NO_ANSWER = 0, 1, 2
 
 
 def gate(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
-    """Judge the files, or write the baseline of them. ``run`` performs ``shoal load run``."""
+    """Judge the files, or write the baseline of them. ``run`` performs ``shoal load run``.
+
+    What fails where the client was at its limit is no judgement of the server."""
     path: Path = args.baseline or baseline.path_of(args.kind)
     files: list[Path] = list(args.results)
     if args.run:
@@ -35,6 +38,10 @@ def gate(args: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> 
     print(baseline.as_text(findings))
     failed = sum(not finding.passed for finding in findings)
     print(f"{path.name}: {failed} of {len(findings)} failed" if failed else f"{path.name}: passed")
+    strained = [f"{source.file}: {reason}" for source in sources for reason in source.strained]
+    if failed and strained:
+        print(f"shoal load: no judgement, run it again ({'; '.join(strained)})", file=sys.stderr)
+        return NO_ANSWER
     return BAD if failed else OK
 
 

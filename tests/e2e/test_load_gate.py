@@ -6,7 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -26,7 +26,7 @@ def judged(*words: str) -> int:
 
 
 @contextmanager
-def standing_in(*flags: str) -> Iterator[str]:
+def standing_in(*flags: str) -> Generator[str]:
     command = [sys.executable, "-P", "-m", "shoal.loadtest.lying_server", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     output: IO[str] | None = process.stdout
@@ -39,9 +39,16 @@ def standing_in(*flags: str) -> Iterator[str]:
         output.close()
 
 
+def judged_at_last(*words: str) -> int:
+    """Neighbours may keep the client from judging; then it is asked again."""
+    codes = (judged(*words) for _ in range(4))
+    return next((code for code in codes if code != 2), 2)
+
+
 def test_the_tool_serves_many_users_as_it_serves_one(tmp_path: Path) -> None:
+    words = ("gate", "--kind", "stand-in", "--out", str(tmp_path))
     with standing_in("--lies", str(LIES)) as url:
-        assert judged("gate", "--kind", "stand-in", "--run", url, "--out", str(tmp_path)) == 0
+        assert judged_at_last(*words, "--run", url) == 0
 
 
 def test_a_server_that_serves_one_user_after_another_fails_the_gate(
@@ -49,7 +56,9 @@ def test_a_server_that_serves_one_user_after_another_fails_the_gate(
 ) -> None:
     """Four may connect: sixteen users get no sixteen times the speech of one, and most get none."""
     with standing_in("--lies", str(LIES), "--room", "4") as url:
-        assert judged("gate", "--kind", "stand-in", "--run", url, "--out", str(tmp_path)) == 1
+        words = ("gate", "--kind", "stand-in", "--run", url, "--out", str(tmp_path))
+        # Where neighbours keep all processors busy it is no judgement, and never a pass.
+        assert judged(*words) in (1, 2)
     told = capsys.readouterr().out
     assert "FAIL  frames_per_s of closed@16 to closed@1" in told
     assert "FAIL  goodput of closed@16 to closed@1" in told

@@ -49,11 +49,12 @@ async def load(
     **load: Any,
 ) -> tuple[WorkerResult, list[Truth]]:
     """One process's worth of load, in this process."""
+    settings: dict[str, Any] = {"cold_every_s": 0.0, **load}
     async with standing_in(lies, room=room) as server:
         plan = WorkerPlan(
             "shoal",
             TargetOptions(server.ws_url),
-            Load(mode, level, **{"cold_every_s": 0.0, **load}),
+            Load(mode, level, **settings),
             timing,
             speech or Speech(sentences=(1, 1)),
             Rules(24000),
@@ -124,7 +125,7 @@ async def test_a_closed_loop_keeps_its_users_busy_and_no_more() -> None:
 async def test_an_open_loop_does_not_wait_for_a_slow_server() -> None:
     timing = Timing(ramp_s=0.0, warmup_s=0.0, window_s=1.0, cooldown_s=0.0)
     slow = replace(SHORT, first_delay_s=0.6)
-    due = []
+    due: list[list[float]] = []
     for lie in (SHORT, slow):
         result, _ = await load([lie], Mode.OPEN, 12, timing, ahead_s=0.2)
         finished(result.rows)
@@ -309,12 +310,18 @@ def judged(*words: str) -> int:
     return run(parser.parse_args(words))
 
 
-def without_neighbours(path: Path) -> None:
-    """Take out what whoever else uses this machine made of the client: no gate would believe it."""
+def saturated(path: Path) -> bool:
+    """Whether neighbours kept the client from judging."""
+    runs = json.loads(path.read_text())["runs"]
+    return any(client["reasons"] for level in runs for client in level["client"])
+
+
+def say_of_the_client(path: Path, *reasons: str) -> None:
+    """In place of what whoever else uses this machine made of it: no gate would believe it."""
     found = json.loads(path.read_text())
     for level in found["runs"]:
         for client in level["client"]:
-            client["reasons"] = []
+            client["reasons"] = list(reasons)
     path.write_text(json.dumps(found))
 
 
@@ -328,7 +335,10 @@ def test_the_command_measures_reports_compares_and_gates(
         "--cold-every", "0", "--kind", "stand-in", "--slo-ttfa-ms", "1000", "--keep-worst", "2",
     )  # fmt: skip
     with lying(tmp_path, [{"audio_s": 0.2, "first_delay_s": 0.02}]) as url:
-        done = shoal_load("run", url, *common, "--out", str(honest), "--fail-on-slo")
+        run_it = ("run", url, *common, "--out", str(honest), "--fail-on-slo")
+        done, tries = shoal_load(*run_it), 1
+        while done.returncode and saturated(honest / "result.json") and tries < 4:
+            done, tries = shoal_load(*run_it), tries + 1
     assert done.returncode == 0, done.stderr
     assert "Highest level tried that kept the SLO: 2 users" in done.stdout
     stalls = {"audio_s": 0.3, "first_delay_s": 0.3, "gaps_s": {"1": 0.3}}
@@ -349,7 +359,7 @@ def test_the_command_measures_reports_compares_and_gates(
     baseline = str(tmp_path / "baseline.json")
     record = ("--baseline", baseline, "--kind", "stand-in", "--write")
     for path in (a, b):
-        without_neighbours(Path(path))
+        say_of_the_client(Path(path))
     assert judged("compare", a, a) == 0
     assert judged("compare", a, b) == 1
     told = capsys.readouterr().out
@@ -357,6 +367,10 @@ def test_the_command_measures_reports_compares_and_gates(
     assert judged("gate", a, *record) == 0
     assert judged("gate", a, "--baseline", baseline) == 0
     assert judged("gate", b, "--baseline", baseline) == 1
+    say_of_the_client(Path(b), "the event loop was late")
+    assert judged("gate", b, "--baseline", baseline) == 2, "a client at its limit judges nobody"
+    assert "no judgement, run it again" in capsys.readouterr().err
+    say_of_the_client(Path(b))
     assert judged("gate", b, *record) == 2
     assert "needs a justification" in capsys.readouterr().err
     assert judged("gate", b, *record, "--justification", "it was told to stall") == 0
