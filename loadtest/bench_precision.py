@@ -40,6 +40,7 @@ import argparse
 import gc
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -241,9 +242,9 @@ def candidate_draws(
         random_codec(device) if model.is_random else load_codec(Path(args.model), device=device)
     )
     runner = runner_of(config, model.shape, weights, codec, device, lambda _line: None)
-    runner.warm_up()
-    drawn = runner_draws(runner, prompts, args.frames)
-    runner.close()
+    with closing(runner):
+        runner.warm_up()
+        drawn = runner_draws(runner, prompts, args.frames)
     return torch.cuda.get_device_name(device), drawn
 
 
