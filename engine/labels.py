@@ -26,6 +26,8 @@ _OF_A_DECADE = (
     r"|cars?|design|decor|aesthetic|culture|slang"
 )
 
+_MANY = {"10": "tens", "100": "hundreds", "1000": "thousands"}
+
 
 def paired(digits: str) -> str:
     """Words for the number of a room or a flight: 101 is one oh one, 2119 twenty-one nineteen."""
@@ -81,7 +83,7 @@ def _rule(pattern: str, said: str | Callable[[Match], str]) -> _Rule:
 RULES: tuple[_Rule, ...] = (
     _rule(rf"(?<![\w.'$])([2-9]0)s(?=(?:,|,? (?:and|or)) [2-9]0s (?:{_OF_A_DECADE})\b)", _decade),
     _rule(rf"(?<![\w.'$])([2-9]0)s(?= (?:{_OF_A_DECADE})\b)", _decade),
-    _rule(r"(?<![\w.'$])10s(?= of )", "tens"),
+    _rule(r"(?<![\w.'$])(10|100|1000)s(?= of )", lambda m: _MANY[m[1]]),
     _rule(r"(?<![\w.:])([01]?\d|2[0-4])h([0-5]\d)(?!\w)", _clock),
     _rule(
         r"(?i:(?<!section )(?<!article )(?<!item )(?<!figure )(?<!table )(?<!flat )(?<!unit ))"

@@ -46,6 +46,7 @@ def test_a_name_of_digits_is_said_in_pairs(digits: str, said: str) -> None:
         ("It takes 60s to load.", "It takes sixty seconds to load."),
         ("a 30s timeout", "A thirty seconds timeout."),
         ("10s of thousands", "Tens of thousands."),
+        ("100s of people", "Hundreds of people."),
         ("Opens at 8h00 until 17h30.", "Opens at eight o'clock until seventeen thirty."),
         ("It lasts 1h30.", "It lasts one hour thirty minutes."),
         ("It costs 50c.", "It costs fifty cents."),
