@@ -46,7 +46,7 @@ def address(serve: Any, tmp_path: Path) -> str:
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setparams((1, 2, 8000, 0, "NONE", ""))
-        out.writeframes(b"\0\x10\0\xf0" * 4000)
+        out.writeframes((b"\0\x10\0\xf0" * 500 + b"\0\1\0\xff" * 500) * 4)
     store = VoiceStore(tmp_path)
     store.add("0", [Reference(file.getvalue(), "x")])
     server = serve(FakeEngine(slots=8, speed=2000.0, store=store), voices_dir=tmp_path)

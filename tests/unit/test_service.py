@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,13 +62,16 @@ def runner_of(slots: int = 4) -> ScriptedRunner:
 
 
 def engine_of(
-    runner: ScriptedRunner, limits: Limits | None = None, voices: Path | None = None
+    runner: ScriptedRunner,
+    limits: Limits | None = None,
+    voices: Path | None = None,
+    frontend: str = "none",
 ) -> SpeechEngine:
     config = read_config(TINY)
     loaded = LoadedModel(
         name="scripted",
         config=config,
-        voice=read_voice_config(TINY, max_seq_len=512),
+        voice=replace(read_voice_config(TINY, max_seq_len=512), frontend=frontend),
         tokenizer=load_tokenizer(TINY),
         runner=runner,
         device="none",
@@ -108,6 +112,9 @@ def test_it_says_what_it_is_before_it_starts() -> None:
     assert (engine.info.slots, engine.info.note) == (4, "no model")
     assert engine.info.sampling.temperature is not None
     assert engine.stats().streams_open == 0 and engine.voices() == ()
+    assert engine.info.speakers and not engine.info.latin_only
+    english = engine_of(runner_of(), frontend="english").info
+    assert english.latin_only and not english.speakers
     engine.stop()
 
 
