@@ -114,9 +114,10 @@ class Memory:
         self._promised += context.promised
 
     def reserve_prefix(self, key: PrefixKey, length: int) -> Prefix | None:
-        """A new entry with pages to be written, or None without pages."""
+        """A new entry with pages to be written, or None without pages: those of voices that
+        somebody waits for are none."""
         count = self.pages_for(length)
-        if not self._make_room(count):
+        if not self._make_room(count, awaited=False):
             return None
         pages = self.pool.take(count)
         assert pages is not None
@@ -136,30 +137,31 @@ class Memory:
 
     # Eviction ---------------------------------------------------------------------------------
 
-    def _make_room(self, count: int) -> bool:
+    def _make_room(self, count: int, *, awaited: bool = True) -> bool:
         """Whether ``count`` pages are free and promised to nobody, evicting what is idle.
 
-        Evicts nothing when even everything would not be enough.
+        Evicts nothing when even everything would not be enough. ``awaited``: voices that somebody
+        waits for may go.
         """
         wanted = count + self._promised
         if self.pool.free >= wanted:
             return True
-        if self.pool.free + self._evictable() < wanted:
+        if self.pool.free + self._evictable(awaited) < wanted:
             return False
         while self.pool.free < wanted:
             if not self._evict_idle_context():
-                evicted = self.prefixes.evict_one()
+                evicted = self.prefixes.evict_one(awaited=awaited)
                 assert evicted
         return True
 
-    def _evictable(self) -> int:
-        """Pages that would be free without the idle contexts and the unpinned prefixes."""
+    def _evictable(self, awaited: bool) -> int:
+        """Pages that would be free without the idle contexts and the prefixes that may go."""
         idle: Counter[int] = Counter()
         for stream in self._idle.values():
             if stream.last_step <= self.collected:
                 assert stream.context is not None
                 idle.update(stream.context.pages)
-        idle.update(list(self.prefixes.evictable_pages(idle)))
+        idle.update(list(self.prefixes.evictable_pages(idle, awaited=awaited)))
         return sum(self.pool.holders(page) == held for page, held in idle.items())
 
     def _evict_idle_context(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .api import TierStats
@@ -41,13 +41,16 @@ class PrefixCache:
     """Least recently used first out. An entry holds its pages; so do the contexts built on it, and
     while any does the entry stays: letting it go would free nothing.
 
-    ``limit`` in pages. Entries in use may exceed it; nothing else does.
+    ``limit`` in pages. Entries in use or waited for may exceed it; nothing else does. A voice that
+    somebody waits for is not let go for another voice: of more than there is room for, each would
+    push out the one before it could be spoken with.
     """
 
     def __init__(self, pool: PagePool, limit: int) -> None:
         self._pool = pool
         self._limit = limit
         self._entries: OrderedDict[PrefixKey, Prefix] = OrderedDict()
+        self._awaited: frozenset[PrefixKey] = frozenset()
         self._pages = 0
         self._evictions = 0
         self.hits = 0
@@ -69,6 +72,14 @@ class PrefixCache:
         """Whether there is an entry, ready or not; it is used no more recently for that."""
         return key in self._entries
 
+    def await_entries(self, line: Sequence[PrefixKey]) -> None:
+        """For those in ``line`` and nobody else somebody waits to speak; the first in it are let go
+        last, even to speak."""
+        for key in reversed(line):
+            if key in self._entries:
+                self._entries.move_to_end(key)
+        self._awaited = frozenset(line)
+
     def oldest_first(self) -> Iterator[Prefix]:
         """Entries that are ready and not pinned, in the order in which they would be let go."""
         for entry in self._entries.values():
@@ -78,7 +89,7 @@ class PrefixCache:
     def add(self, key: PrefixKey, length: int, pages: tuple[int, ...]) -> Prefix:
         """Take over ``pages``, which the caller holds once."""
         assert key not in self._entries
-        while self._pages + len(pages) > self._limit and self.evict_one():
+        while self._pages + len(pages) > self._limit and self.evict_one(awaited=False):
             pass
         entry = self._entries[key] = Prefix(key, length, pages)
         self._pages += len(pages)
@@ -91,17 +102,18 @@ class PrefixCache:
         if entry is not None:
             self._let_go(entry)
 
-    def evictable_pages(self, resting: Mapping[int, int]) -> Iterator[int]:
+    def evictable_pages(self, resting: Mapping[int, int], *, awaited: bool = True) -> Iterator[int]:
         """The pages of every entry that :meth:`evict_one` could let go, one after another, once
         each page has lost ``resting`` of its holders."""
         for entry in self._entries.values():
-            if self._idle(entry, resting):
+            if self._idle(entry, resting, awaited):
                 yield from entry.pages
 
-    def evict_one(self) -> bool:
-        """Let go of the least recently used entry that is ready, not pinned and not in use."""
+    def evict_one(self, *, awaited: bool = True) -> bool:
+        """Let go of the least recently used entry that is ready, not pinned and not in use.
+        ``awaited``: also of those that somebody waits for."""
         for key, entry in self._entries.items():
-            if self._idle(entry, {}):
+            if self._idle(entry, {}, awaited):
                 del self._entries[key]
                 self._let_go(entry)
                 self._evictions += 1
@@ -120,8 +132,10 @@ class PrefixCache:
             promotions=self.written,
         )
 
-    def _idle(self, entry: Prefix, resting: Mapping[int, int]) -> bool:
+    def _idle(self, entry: Prefix, resting: Mapping[int, int], awaited: bool) -> bool:
         if entry.pinned or not entry.ready:
+            return False
+        if not awaited and entry.key in self._awaited:
             return False
         return all(self._pool.holders(page) == 1 + resting.get(page, 0) for page in entry.pages)
 

@@ -52,6 +52,7 @@ from .jobs import (
 )
 from .memory import Memory, prefix_pages
 from .outgoing import Outgoing
+from .prefixes import PrefixKey
 from .runner import RunnerSpec, StepPlan, StepResult
 from .seating import Seating
 from .streams import Phase, Stream
@@ -217,12 +218,18 @@ class Scheduler:
         waiting: list[Stream] = []
         arriving = False
         self._seating.begin()
+        self._memory.prefixes.await_entries(self._awaited())
+        for stream in self._awake.values():
+            if not stream.announced and self._voicing.has(stream):
+                self._announce(stream, now)
         for stream in list(self._awake.values()):
             if stream.backfill and stream.phase is Phase.WAITING:  # there may be very many
                 waiting.append(stream)
                 continue
             if not stream.announced:
-                self._announce(stream, now)
+                self._ask_for_voice(stream, now)
+                if stream.id not in self._streams:
+                    continue
             self._read(stream, now)
             if stream.phase is Phase.IDLE and stream.announced:
                 self._next_utterance(stream, now)
@@ -234,16 +241,26 @@ class Scheduler:
         self._batch.arriving = arriving
         self._seating.seat(waiting, now)
 
+    def _awaited(self) -> list[PrefixKey]:
+        """The voices of those who wait to speak, the first in line first."""
+        line = [
+            (not stream.started, stream.order, stream.prefix)
+            for stream in self._awake.values()
+            if stream.prefix is not None and stream.waits_to_speak
+        ]
+        return [prefix for _, _, prefix in sorted(line)]
+
     def _announce(self, stream: Stream, now: float) -> None:
+        stream.announced = True
+        stream.waiting_since_s = None
+        waited = now - stream.opened_s
+        opened = Opened(stream.id, waited, stream.prefix_was_cached, stream.note)
+        self.out.events.append(opened)
+
+    def _ask_for_voice(self, stream: Stream, now: float) -> None:
         prefix = self._voicing.prefix_of(stream)
-        if prefix is None:
-            if stream.prefix is not None:
-                self._seating.lacks_pages(stream)
-        elif prefix.ready:
-            stream.announced = True
-            waited = now - stream.opened_s
-            opened = Opened(stream.id, waited, stream.prefix_was_cached, stream.note)
-            self.out.events.append(opened)
+        if prefix is None and stream.prefix is not None:
+            self._seating.lacks_pages(stream, now)
 
     def _read(self, stream: Stream, now: float) -> None:
         """Take what the stream's text is ready to give."""
@@ -357,6 +374,7 @@ class Scheduler:
         self._remove(stream)
 
     def _remove(self, stream: Stream) -> None:
+        self._seating.freed |= stream.waits_to_speak  # what was kept for it
         self._streams.pop(stream.id, None)
         self._awake.pop(stream.id, None)
         self._voicing.forget(stream)

@@ -48,9 +48,16 @@ class Seating:
         """A turn of the loop: nobody was found short yet."""
         self._short, self._scarce, self.freed = 0, False, False
 
-    def lacks_pages(self, stream: Stream) -> None:
-        """There are no pages for the stream's voice."""
+    def lacks_pages(self, stream: Stream, now: float) -> None:
+        """There are no pages for the stream's voice. One that has text waits no longer for them
+        than for a slot."""
         self._short += not stream.backfill
+        if not stream.waits_to_speak:
+            return
+        if stream.waiting_since_s is None:
+            stream.waiting_since_s = now
+        if self._overdue(stream, now):
+            self._fail(stream, Fault.BUSY, BUSY)
 
     def prefilled(self, job: int) -> Stream:
         """Whose the finished job was."""

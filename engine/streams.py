@@ -158,6 +158,14 @@ class Stream:
         return silent and (self.composing or self.phase is Phase.WAITING)
 
     @property
+    def waits_to_speak(self) -> bool:
+        """It has text and no place, and somebody listens."""
+        if self.backfill:
+            return False
+        text = self.composing or self.ready or not self.feed.empty
+        return self.phase is Phase.WAITING or (not self.announced and bool(text))
+
+    @property
     def only_speaks(self) -> bool:
         """Nothing but its steps is to be done until a command, a message or its end comes."""
         return (

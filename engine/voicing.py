@@ -104,6 +104,11 @@ class Voicing:
             entry = self._request(stream.prefix_columns, stream.prefix)
         return entry
 
+    def has(self, stream: Stream) -> bool:
+        """Whether the KV of the stream's prefix is there."""
+        entry = self._memory.prefixes.find(stream.prefix) if stream.prefix else None
+        return entry is not None and entry.ready
+
     def writing(self, stream: Stream) -> bool:
         """Whether the KV of the stream's prefix is being written right now."""
         if stream.prefix is None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.engine.api import Cancel, Prepare, StreamId, TierStats, Voice
+from shoal.engine.api import Cancel, Failed, Fault, Prepare, StreamId, TierStats, Voice
 from shoal.engine.runner import Int32Array, RunnerSpec
 from tests.fakes import spec
 from tests.rig import WIDE, Rig, alone, columns_of, starts_with
@@ -202,3 +202,36 @@ def test_every_stream_sounds_as_if_alone_whatever_comes_goes_and_fails(seed: int
     hot, warm = tiers(rig)
     assert 10 * rig.idle_pages() == hot.bytes and warm.bytes == 50 * warm.entries
     assert sizes.host_pages < 20 or loads(rig) > 0
+
+
+@pytest.mark.parametrize("host_pages", (0, 40))
+def test_more_voices_wait_than_the_device_holds_and_each_is_written_a_few_times(
+    host_pages: int,
+) -> None:
+    """One that is written is spoken with; it makes no room for the next in line before that."""
+    rig = Rig(replace(SMALL, pages=40, host_pages=host_pages, max_slots=2), LIMITS, voice=columns)
+    rig.work_per_turn = 2
+    streams = [rig.speak("say 9", str(voice), 3) for voice in range(24)]
+    rig.finish()
+    for voice, stream in enumerate(streams):
+        assert rig.heard[stream].ends == [None] and rig.heard[stream].codes == by_itself(voice)
+    rig.turns(3)
+    assert prefills(rig) + loads(rig) <= 2 * len(streams)
+    hot, _ = tiers(rig)
+    assert 10 * rig.idle_pages() == hot.bytes
+
+
+def test_who_cannot_even_have_a_voice_is_refused_like_who_finds_no_slot() -> None:
+    limits = replace(LIMITS, wait_s=2.0)
+    rig = Rig(replace(SMALL, pages=22, max_slots=1), limits, voice=columns, step_s=0.1)
+    rig.speak("endless", "0", 3)
+    rig.turns(10)
+    patient = rig.open("1")  # has nothing to say
+    late = rig.speak("say 9", "2", 3)
+    asked_s = rig.clock()
+    while not rig.heard[late].ends:
+        rig.turns(1)
+    failure = rig.heard[late].ends[0]
+    assert isinstance(failure, Failed) and failure.fault is Fault.BUSY
+    assert rig.clock() - asked_s == pytest.approx(2.0, abs=0.5)
+    assert not rig.heard[patient].ends
