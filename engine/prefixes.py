@@ -78,7 +78,10 @@ class PrefixCache:
         for key in reversed(line):
             if key in self._entries:
                 self._entries.move_to_end(key)
-        self._awaited = frozenset(line)
+        shorter = not self._awaited <= (awaited := frozenset(line))
+        self._awaited = awaited
+        if shorter:
+            self._keep_limit(0)
 
     def oldest_first(self) -> Iterator[Prefix]:
         """Entries that are ready and not pinned, in the order in which they would be let go."""
@@ -89,8 +92,7 @@ class PrefixCache:
     def add(self, key: PrefixKey, length: int, pages: tuple[int, ...]) -> Prefix:
         """Take over ``pages``, which the caller holds once."""
         assert key not in self._entries
-        while self._pages + len(pages) > self._limit and self.evict_one(awaited=False):
-            pass
+        self._keep_limit(len(pages))
         entry = self._entries[key] = Prefix(key, length, pages)
         self._pages += len(pages)
         self.written += 1
@@ -131,6 +133,11 @@ class PrefixCache:
             evictions=self._evictions,
             promotions=self.written,
         )
+
+    def _keep_limit(self, more: int) -> None:
+        """Let go what is above the limit with ``more`` pages and may go."""
+        while self._pages + more > self._limit and self.evict_one(awaited=False):
+            pass
 
     def _idle(self, entry: Prefix, resting: Mapping[int, int], awaited: bool) -> bool:
         if entry.pinned or not entry.ready:

@@ -104,3 +104,28 @@ def test_dropping_gives_the_pages_back_once() -> None:
     cache.drop(b"a")
     cache.drop(b"a")
     assert pool.free == 8 and len(cache) == 0 and cache.stats(1).bytes == 0
+
+
+def test_what_is_waited_for_stays_for_another_voice_and_goes_last_in_line_first_to_speak() -> None:
+    pool, cache = cache_of(10, limit=4)
+    for name in (b"b", b"a"):
+        add(pool, cache, name)
+    cache.await_entries([b"a", b"b", b"c"])
+    add(pool, cache, b"c")
+    assert len(cache) == 3 and not cache.evict_one(awaited=False)
+    assert list(cache.evictable_pages({}, awaited=False)) == []
+    cache.await_entries([b"c", b"a", b"b"])
+    assert len(list(cache.evictable_pages({}))) == 6
+    assert cache.evict_one() and [cache.has(name) for name in (b"a", b"b", b"c")] == [1, 0, 1]
+
+
+def test_above_the_limit_it_goes_as_soon_as_nobody_waits_for_it_any_more() -> None:
+    pool, cache = cache_of(10, limit=4)
+    cache.await_entries([b"a", b"b", b"c"])
+    for name in (b"a", b"b", b"c"):
+        add(pool, cache, name)
+    assert pool.free == 4 and len(cache) == 3
+    cache.await_entries([b"a", b"b"])
+    assert pool.free == 6 and not cache.has(b"c")
+    cache.await_entries([])
+    assert len(cache) == 2
