@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import unescape
 
-from . import english
+from . import english, formulas
 from .marks import ALNUM, CONTROL_MARK, CUE, ELEMENT, SPEAKER, TAG
 
 MAX_CHARS = 8192
@@ -122,6 +122,10 @@ _PICTURE = (
     "\u20e3\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\ufe0e\ufe0f\U0001f000-\U0001faff"
     "\U000e0020-\U000e007f"
 )
+_HIDDEN = re.compile(
+    r"<!--.{0,1000}?-->|<(script|style)\b[^<>]{0,200}>.{0,1000}?</\1>", re.DOTALL | re.IGNORECASE
+)
+_PICTURE_NAME = re.compile(r"(?<![\w:]):[a-z+-][a-z0-9_+-]{1,30}:(?![\w:])")
 _EMOJI = re.compile(rf"[ \t]*[{_PICTURE}][{_PICTURE}\u200d]*([ \t]*(?=[.,!?;:…\n]|$))?")
 _Said = str | Callable[[re.Match[str]], str]
 _LINK = (
@@ -148,6 +152,13 @@ _MARKDOWN = (
     _rule(r"^[ \t]*(?:>[ \t]?)+", ""),
     _rule(r"^[ \t]*[-*+•◦▪‣][ \t]+(?:\[[ xX]\][ \t]+)?", ""),
     _rule(_LINK, r"\1"),
+    # Links whose addresses are written elsewhere, and there
+    _rule(
+        r"^[ \t]*\[[^\[\]\n]{1,100}\]:[ \t]*<?https?://\S{1,500}"
+        r"(?:[ \t]+\"[^\"\n]{0,100}\")?[ \t]*$",
+        "",
+    ),
+    _rule(r"\[([^\[\]\n]{1,300})\]\[\d{1,3}\]", r"\1"),
     _rule(r"[ \t]*\[\^?\d{1,3}\]", ""),
     _rule(r"<((?:https?://|mailto:)[^\s<>]{1,300})>", r"\1"),
     _rule(r"`+([^`\n]*)`+", r"\1"),
@@ -165,6 +176,9 @@ def _unwritten(text: str) -> str:
     if not text.isascii():
         text = _HALVES.sub("", text)
         text = _EMOJI.sub(lambda m: "" if m[1] is not None else " ", text)
+    if "-->" in text or "</" in text:
+        text = _HIDDEN.sub(" ", text)
+    text = _PICTURE_NAME.sub("", text)
     if _ANY_MARKDOWN.search(text):
         for pattern, said in _MARKDOWN:
             text = pattern.sub(said, text)
@@ -186,7 +200,7 @@ def _as_written(text: str) -> str:
 
 def plain(text: str) -> str:
     """One line of bare text for models that know no marks: tags, cues and elements are dropped."""
-    text = _unwritten(text)
+    text = _unwritten(formulas.said(text))
     if "<" in text:
         text = ELEMENT.sub(" ", CONTROL_MARK.sub(" ", text))
     if "[" in text:

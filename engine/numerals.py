@@ -273,6 +273,7 @@ def _rule(pattern: str, said: str | Callable[[Match], str], flags: int = 0) -> _
 
 _RULES: tuple[_Rule, ...] = (
     # No one reads these as numbers, and shorter runs keep every pattern below linear.
+    _rule(r"(?<=\d)\.(\d{21,})(?!\.\d)", lambda m: f" point {one_by_one(m[1])} "),
     _rule(r"\d{21,}", lambda m: f" {one_by_one(m[0])} "),
     # Telephone and card numbers, before anything else makes ranges or fractions of them.
     _rule(r"\+\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,6}(?![\w%])", _groups),
@@ -302,11 +303,12 @@ _RULES: tuple[_Rule, ...] = (
     ),
     # Ranges, whatever unit follows
     _rule(
-        rf"([$€£])({_NUM})(?:\s?{_SCALE})?\s?[-–]\s?\1?({_NUM})(?:\s?{_SCALE})?",
+        rf"([$€£])({_NUM})(?:\s?{_SCALE})?(?:[-–]|\s[-–]\s|\s?–\s?)\1?({_NUM})(?:\s?{_SCALE})?",
         _money_range,
     ),
     _rule(
-        r"(?<![\w.,-])([$€£]?\d[\d,.]*(?::\d\d)?[%°]?)\s?[-–]\s?([$€£]?\d[\d,.]*(?::\d\d)?)(?![-–]?\d)",
+        r"(?<![\w.,-])([$€£]?\d[\d,.]*(?::\d\d)?[%°]?)\s?(?:(?<=\S)[-–]|(?<=\s)[-–](?![$€£]))\s?"
+        r"([$€£]?\d[\d,.]*(?::\d\d)?)(?![-–]?\d)",
         _range,
     ),
     _rule(r"(?<=\d)-(?=\d)", " "),

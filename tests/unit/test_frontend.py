@@ -90,6 +90,19 @@ AS_TRAINED = [
 UNCHANGED = (Path(__file__).parents[1] / "data" / "sents20.txt").read_text().split("\n")[:-1]
 
 WRITTEN_OUT = [
+    ("A <!-- hidden --> word.", "A word."),
+    ("<!-- a\nb -->Shown.", "Shown."),
+    ("See <script>alert(1)</script>this.", "See this."),
+    ('[The guide][1] says so.\n[1]: http://example.com "Example"', "The guide says so."),
+    (":smile: and :+1: fine.", "And fine."),
+    ("At 10:30: go, std::cout now.", "At ten thirty, go, std,cout now."),
+    ("$5 - $7", "Five to seven dollars."),
+    ("It was $12 -$5.", "It was twelve dollars minus five dollars."),
+    (
+        "Pi is 3.1415926535897932384626.",
+        "Pi is three point one four one five nine two six five three five eight nine seven "
+        "nine three two three eight four six two six.",
+    ),
     # money
     ("It costs $5.50.", "It costs five dollars and fifty cents."),
     ("It costs $1.", "It costs one dollar."),
