@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.engine.api import Cancel, Failed, Fault, Prepare, StreamId, TierStats, Voice
+from shoal.engine.api import Cancel, Failed, Fault, Opened, Prepare, StreamId, TierStats, Voice
 from shoal.engine.runner import Int32Array, RunnerSpec
 from tests.fakes import spec
 from tests.rig import WIDE, Rig, alone, columns_of, starts_with
@@ -235,3 +235,11 @@ def test_who_cannot_even_have_a_voice_is_refused_like_who_finds_no_slot() -> Non
     assert isinstance(failure, Failed) and failure.fault is Fault.BUSY
     assert rig.clock() - asked_s == pytest.approx(2.0, abs=0.5)
     assert not rig.heard[patient].ends
+
+
+def test_many_more_who_connect_than_voices_fit_are_all_told_that_theirs_is_ready() -> None:
+    rig = Rig(replace(SMALL, pages=40, host_pages=0), LIMITS, voice=columns, work_per_turn=2)
+    streams = [rig.open(str(voice)) for voice in range(24)]
+    rig.turns(200)
+    told = {event.stream for event in rig.events if isinstance(event, Opened)}
+    assert told == set(streams) and prefills(rig) == 24
