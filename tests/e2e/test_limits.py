@@ -32,11 +32,13 @@ async def refused(dial: Dial, server: Any, query: str = "", **options: Any) -> I
 
 async def parked(server: Any) -> int:
     """Wait until a stalled reader's turn is paused for good; the frames made up to then."""
-    frames = -1
-    while frames != server.engine.stats().frames or server.metric("shoal_turns_paused") != 1:
-        frames = server.engine.stats().frames
+    while True:
+        frames, paused = server.engine.stats().frames, server.metric("shoal_turns_paused")
         await asyncio.sleep(0.3)  # a reader's kernel takes a while to say that it is full
-    return frames
+        # Paused all the while: that an engine which got no processor made nothing says little.
+        if paused == server.metric("shoal_turns_paused") == 1:
+            if frames == server.engine.stats().frames:
+                return frames
 
 
 # Full -------------------------------------------------------------------------------------------
