@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 
 from .numerals import spell_numbers
-
-Match = re.Match[str]
+from .rewriting import Match
 
 _AS_WORDS = frozenset(
     "NASA NATO AIDS UNESCO UNICEF RAM ROM PIN SIM LASER COVID SCUBA RADAR OPEC FIFA NAFTA SWAT"

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
 
 from .acronyms import begins_sentence, say_capitals
 from .numerals import spell_numbers
+from .rewriting import Match, Rule, rewritten, rule
 from .shorthand import written_out
-
-Match = re.Match[str]
 
 OUTSIDE = re.compile(r"[^A-Za-z',.!?\- ]+")
 """What the voice has never read."""
@@ -158,47 +156,40 @@ def _extension(name: str) -> str:
 
 # Symbols -----------------------------------------------------------------------------------------
 
-_Rule = tuple[re.Pattern[str], "str | Callable[[Match], str]"]
-
-
-def _rule(pattern: str, said: str | Callable[[Match], str]) -> _Rule:
-    return re.compile(pattern), said
-
-
-_SYMBOLS: tuple[_Rule, ...] = (
-    _rule(r"\b([A-Za-z])\+\+", r"\1 plus plus"),
-    _rule(r"\b([A-GJ])#(?!\w)", r"\1 sharp"),
-    _rule(r"(?<!\w)\.NET\b", "dot net"),
-    _rule(r"#(?=\d)", " number "),
-    _rule(r"#(?=[A-Za-z]{2})", " hashtag "),
-    _rule(r"#(?=[A-Z]\d)", " number "),
-    _rule(r"(?<!\w)([A-F])\+(?!\w)", r"\1 plus"),
-    _rule(r"\bNo\. ?(?=\d)", "Number "),
-    _rule(r"\bno\. ?(?=\d)", "number "),
-    _rule(r"[~≈](?=\s?[\d$€£])", " about "),
-    _rule(r"(?<!\w)w/o\b", "without"),
-    _rule(r"(?<!\w)w/(?=[\sA-Za-z])", "with "),
-    _rule(r"\b([A-Z]{1,3})&([A-Z])\b", lambda m: " ".join(m[1]) + f" and {m[2]}"),
-    _rule(r"&", " and "),
-    _rule(r"(?<=[\w)])\s?@\s?(?=\w)|(?<!\S)@(?=\w)", " at "),
-    _rule(r"[=-]>|→|<-", ", "),
-    _rule(r"(?<=[\w)])\s?(?:<=|≤)\s?(?=[\w(])", " is at most "),
-    _rule(r"(?<=[\w)])\s?(?:>=|≥)\s?(?=[\w(])", " is at least "),
-    _rule(r"(?<=[\w)])\s?(?:!=|≠)\s?(?=[\w(])", " does not equal "),
-    _rule(r"(?<=\d)\s?-\s(?=\d[\d.,]*\s*=)", " minus "),
-    _rule(r"(?<=[\w)])\s?={1,3}\s?(?=[\w(-])", " equals "),
-    _rule(r"(?<=[\w)]) ?< ?(?=[\w(-])|(?<!\S)<(?=\d)", " less than "),
-    _rule(r"(?<=[\w)]) > (?=[\w(-])|(?<!\S)>(?=\d)", " greater than "),
+_SYMBOLS: tuple[Rule, ...] = (
+    rule(r"\b([A-Za-z])\+\+", r"\1 plus plus"),
+    rule(r"\b([A-GJ])#(?!\w)", r"\1 sharp"),
+    rule(r"(?<!\w)\.NET\b", "dot net"),
+    rule(r"#(?=\d)", " number "),
+    rule(r"#(?=[A-Za-z]{2})", " hashtag "),
+    rule(r"#(?=[A-Z]\d)", " number "),
+    rule(r"(?<!\w)([A-F])\+(?!\w)", r"\1 plus"),
+    rule(r"\bNo\. ?(?=\d)", "Number "),
+    rule(r"\bno\. ?(?=\d)", "number "),
+    rule(r"[~≈](?=\s?[\d$€£])", " about "),
+    rule(r"(?<!\w)w/o\b", "without"),
+    rule(r"(?<!\w)w/(?=[\sA-Za-z])", "with "),
+    rule(r"\b([A-Z]{1,3})&([A-Z])\b", lambda m: " ".join(m[1]) + f" and {m[2]}"),
+    rule(r"&", " and "),
+    rule(r"(?<=[\w)])\s?@\s?(?=\w)|(?<!\S)@(?=\w)", " at "),
+    rule(r"[=-]>|→|<-", ", "),
+    rule(r"(?<=[\w)])\s?(?:<=|≤)\s?(?=[\w(])", " is at most "),
+    rule(r"(?<=[\w)])\s?(?:>=|≥)\s?(?=[\w(])", " is at least "),
+    rule(r"(?<=[\w)])\s?(?:!=|≠)\s?(?=[\w(])", " does not equal "),
+    rule(r"(?<=\d)\s?-\s(?=\d[\d.,]*\s*=)", " minus "),
+    rule(r"(?<=[\w)])\s?={1,3}\s?(?=[\w(-])", " equals "),
+    rule(r"(?<=[\w)]) ?< ?(?=[\w(-])|(?<!\S)<(?=\d)", " less than "),
+    rule(r"(?<=[\w)]) > (?=[\w(-])|(?<!\S)>(?=\d)", " greater than "),
     # Not in front of a number that stands apart: that may be a telephone's.
-    _rule(r"(?<=[\w)])(?:\s?\+\s|\+)(?=[\w(])", " plus "),
-    _rule(r"±|\+/-", " plus or minus "),
-    _rule(r"(?<=\d)\s?[*×]\s?(?=\d)|(?<=[\w)]) × (?=[\w(])", " times "),
-    _rule(r"(?<=\d)×(?!\s?[\d(])", " times"),
-    _rule(r"÷", " divided by "),
-    _rule(r"(?<=[\w)])\^(?=[\w(-])(?![23]\b)", " to the power of "),
-    _rule(r"√", " square root of "),
-    _rule(r"∞", " infinity "),
-    _rule(r"§", " section "),
+    rule(r"(?<=[\w)])(?:\s?\+\s|\+)(?=[\w(])", " plus "),
+    rule(r"±|\+/-", " plus or minus "),
+    rule(r"(?<=\d)\s?[*×]\s?(?=\d)|(?<=[\w)]) × (?=[\w(])", " times "),
+    rule(r"(?<=\d)×(?!\s?[\d(])", " times"),
+    rule(r"÷", " divided by "),
+    rule(r"(?<=[\w)])\^(?=[\w(-])(?![23]\b)", " to the power of "),
+    rule(r"√", " square root of "),
+    rule(r"∞", " infinity "),
+    rule(r"§", " section "),
 )
 _ANY_SYMBOL = re.compile(r"[+#~≈/&@=<>≤≥≠→±*×÷^√∞§]|No\.|no\.|\.NET")
 # What numbers need is said with them ("5%", "20°"); alone it is still a word.
@@ -286,9 +277,7 @@ _EDGES = " ,'-"
 
 
 def _tidy(text: str) -> str:
-    for pattern, said in _TIDY:
-        text = pattern.sub(said, text)
-    return text.strip(_EDGES).lstrip(" ,.!?'-")
+    return rewritten(text, _TIDY).strip(_EDGES).lstrip(" ,.!?'-")
 
 
 def finish(text: str) -> str:
@@ -314,14 +303,11 @@ def _once(text: str) -> str:
     text = _fold(_QUOTED.sub(r"\1", text)).replace("--", ", ").replace("''", '"')
     text = written_out(_addresses(text))
     if _ANY_SYMBOL.search(text):
-        for pattern, said in _SYMBOLS:
-            text = pattern.sub(said, text)
+        text = rewritten(text, _SYMBOLS)
     text = _STREET.sub("Street", text)
     if any(c.isdigit() for c in text):
         text = spell_numbers(text)
-    for pattern, said in _LEFT:
-        text = pattern.sub(said, text)
-    text = _SHORT.sub(_short_form, text)
+    text = _SHORT.sub(_short_form, rewritten(text, _LEFT))
     text = say_capitals(text)
     text = _BRACKETS.sub(" ", text).replace(";", ",").replace(":", ",")
     text = OUTSIDE.sub(" ", text)

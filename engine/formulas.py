@@ -7,22 +7,22 @@ Markdown, and leaves prices alone. Pure; any thread; every pattern is bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+
+from .rewriting import Match, Rule, rewritten
 
 _DOLLARS = re.compile(
     r"\$\$|(?<![\w$\\])\$(?=\S)(?=[^$\n]{0,200}?[\\^_=])([^$\n]{1,200})(?<=\S)\$(?![\d$])"
 )
 _BRACES = r"\{([^{}\n]{0,200})\}"
 _BOUND = r"(?:\{([^{}\n]{1,40})\}|(\w))"
-_Rule = tuple[re.Pattern[str], "str | Callable[[re.Match[str]], str]"]
 
 
-def _bounds(found: re.Match[str]) -> str:
+def _bounds(found: Match) -> str:
     name, low, low_letter, high, high_letter = found.groups()
     return f"\\{name} from {low or low_letter} to {high or high_letter} of "
 
 
-_RULES: tuple[_Rule, ...] = (
+_RULES: tuple[Rule, ...] = (
     (re.compile(rf"\\(sum|int|prod)_{_BOUND}\^{_BOUND}"), _bounds),
     (re.compile(r"\\[()\[\]]"), " "),
     (re.compile(rf"\\[dt]?frac{_BRACES}{_BRACES}"), r"\1 over \2"),
@@ -41,11 +41,11 @@ _WORDS = {
 _COMMAND = re.compile(r"\\([A-Za-z]{2,20})(?![A-Za-z\\])")
 
 
-def _formula(found: re.Match[str]) -> str:
+def _formula(found: Match) -> str:
     return " " if found[1] is None else f" {found[1]} "
 
 
-def _command(found: re.Match[str]) -> str:
+def _command(found: Match) -> str:
     """A Greek letter, and whatever else is not known, by its name."""
     return f" {_WORDS.get(found[1], found[1])} "
 
@@ -56,7 +56,5 @@ def said(text: str) -> str:
         text = _DOLLARS.sub(_formula, text)
     # A path of Windows has backslashes, too, and neither braces nor these.
     if "\\" in text and re.search(r"\\[()\[\]]|\\[A-Za-z]{2,20}[{}_^ ]", text):
-        for pattern, plain in _RULES:
-            text = pattern.sub(plain, text)
-        text = _COMMAND.sub(_command, text)
+        text = _COMMAND.sub(_command, rewritten(text, _RULES))
     return text

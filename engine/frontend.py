@@ -15,6 +15,7 @@ from html import unescape
 
 from . import english, formulas
 from .marks import ALNUM, CONTROL_MARK, CUE, ELEMENT, SPEAKER, TAG
+from .rewriting import Match, Rule, rewritten, rule
 
 MAX_CHARS = 8192
 """What is longer than this is cut off: no segment comes near it."""
@@ -127,7 +128,6 @@ _HIDDEN = re.compile(
 )
 _PICTURE_NAME = re.compile(r"(?<![\w:]):[a-z+-][a-z0-9_+-]{1,30}:(?![\w:])")
 _EMOJI = re.compile(rf"[ \t]*[{_PICTURE}][{_PICTURE}\u200d]*([ \t]*(?=[.,!?;:…\n]|$))?")
-_Said = str | Callable[[re.Match[str]], str]
 _LINK = (
     r"!?\[([^\[\]\n]{0,300})\]\([^()\s]{0,500}(?:\([^()\s]{0,100}\)[^()\s]{0,100})?"
     r"(?:[ \t]+\"[^\"\n]{0,100}\")?\)"
@@ -138,8 +138,8 @@ _EMPHASIS = (
 )
 
 
-def _rule(pattern: str, said: _Said) -> tuple[re.Pattern[str], _Said]:
-    return re.compile(pattern, re.MULTILINE), said
+def _rule(pattern: str, said: str | Callable[[Match], str]) -> Rule:
+    return rule(pattern, said, re.MULTILINE)
 
 
 _MARKDOWN = (
@@ -180,8 +180,7 @@ def _unwritten(text: str) -> str:
         text = _HIDDEN.sub(" ", text)
     text = _PICTURE_NAME.sub("", text)
     if _ANY_MARKDOWN.search(text):
-        for pattern, said in _MARKDOWN:
-            text = pattern.sub(said, text)
+        text = rewritten(text, _MARKDOWN)
     return text
 
 
@@ -213,7 +212,7 @@ def plain(text: str) -> str:
 _PARAGRAPH = re.compile(r"(\S?)[ \t]*\n(\s*)")
 
 
-def _join_lines(found: re.Match[str]) -> str:
+def _join_lines(found: Match) -> str:
     before = found[1]
     if not before or before in ".!?…,;:-":
         return f"{before} "

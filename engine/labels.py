@@ -7,12 +7,8 @@ symbols and numbers do. Knows nothing of markup. Pure; any thread; every pattern
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
 from .numerals import cardinal, number
-
-Match = re.Match[str]
+from .rewriting import Match, Rule, rule
 
 _NAMED = (
     r"room|rm|suite|apartment|apt|unit|gate|flat|office|locker|flight|route|highway|interstate|bus"
@@ -73,26 +69,19 @@ def _size(found: Match) -> str:
     return f"{comma} {by}{number(found[2])} B"
 
 
-_Rule = tuple[re.Pattern[str], "str | Callable[[Match], str]"]
-
-
-def _rule(pattern: str, said: str | Callable[[Match], str]) -> _Rule:
-    return re.compile(pattern), said
-
-
-RULES: tuple[_Rule, ...] = (
-    _rule(rf"(?<![\w.'$])([2-9]0)s(?=(?:,|,? (?:and|or)) [2-9]0s (?:{_OF_A_DECADE})\b)", _decade),
-    _rule(rf"(?<![\w.'$])([2-9]0)s(?= (?:{_OF_A_DECADE})\b)", _decade),
-    _rule(r"(?<![\w.'$])(10|100|1000)s(?= of )", lambda m: _MANY[m[1]]),
-    _rule(r"(?<![\w.:])([01]?\d|2[0-4])h([0-5]\d)(?!\w)", _clock),
-    _rule(
+RULES: tuple[Rule, ...] = (
+    rule(rf"(?<![\w.'$])([2-9]0)s(?=(?:,|,? (?:and|or)) [2-9]0s (?:{_OF_A_DECADE})\b)", _decade),
+    rule(rf"(?<![\w.'$])([2-9]0)s(?= (?:{_OF_A_DECADE})\b)", _decade),
+    rule(r"(?<![\w.'$])(10|100|1000)s(?= of )", lambda m: _MANY[m[1]]),
+    rule(r"(?<![\w.:])([01]?\d|2[0-4])h([0-5]\d)(?!\w)", _clock),
+    rule(
         r"(?i:(?<!section )(?<!article )(?<!item )(?<!figure )(?<!table )(?<!flat )(?<!unit ))"
         r"(?<![\w.,$-])([1-9]\d)c(?![\w'/-])",
         lambda m: f"{cardinal(m[1])} cents",
     ),
-    _rule(r"(?<=\w)-(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,2})?)B(?![\w'/])", _size),
-    _rule(r"(?<![\w.,-])(7[0-8]7)-(\d{1,3})(?![\w-]|\.\d)", _version_of_plane),
-    _rule(r"(?<![\w.,-])([Aa] )(7[0-8]7)(?![\w-]|[.,]\d)", _named),
-    _rule(r"\b(A)(3[0-9]0)\b", lambda m: f"{m[1]} {paired(m[2])}"),
-    _rule(rf"(?i)(?<![\w.-])((?:{_NAMED})[ -])(\d{{3,4}})(?![\w%$-]|[.,:/]\d)", _named),
+    rule(r"(?<=\w)-(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,2})?)B(?![\w'/])", _size),
+    rule(r"(?<![\w.,-])(7[0-8]7)-(\d{1,3})(?![\w-]|\.\d)", _version_of_plane),
+    rule(r"(?<![\w.,-])([Aa] )(7[0-8]7)(?![\w-]|[.,]\d)", _named),
+    rule(r"\b(A)(3[0-9]0)\b", lambda m: f"{m[1]} {paired(m[2])}"),
+    rule(rf"(?i)(?<![\w.-])((?:{_NAMED})[ -])(\d{{3,4}})(?![\w%$-]|[.,:/]\d)", _named),
 )

@@ -165,7 +165,6 @@ class Listener:
     ) -> list[Event]:
         """The next frames of ``stretch``, whose sound is ``samples`` int16 [frames * samples].
 
-
         ``ready_s``: when they were there; ``done_s``: when their sound was.
         """
         events: list[Event] = []

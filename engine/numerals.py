@@ -8,13 +8,11 @@ is linear and no match grows by more than a constant factor.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from num2words import num2words  # pyright: ignore  it ships no types
 
+from .rewriting import Match, Rule, rewritten, rule
 from .units import CODES, CURRENCIES, SCALES, UNITS
-
-Match = re.Match[str]
 
 _NUM = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
 _SCALE = r"(k|K|[mM]|bn|[Bb]|thousand|million|billion)\b"
@@ -264,116 +262,107 @@ def _years(found: Match) -> str:
     return _plural(words) if found[2] else words
 
 
-_Rule = tuple[re.Pattern[str], "str | Callable[[Match], str]"]
-
-
-def _rule(pattern: str, said: str | Callable[[Match], str], flags: int = 0) -> _Rule:
-    return re.compile(pattern, flags), said
-
-
-_RULES: tuple[_Rule, ...] = (
+_RULES: tuple[Rule, ...] = (
     # No one reads these as numbers, and shorter runs keep every pattern below linear.
-    _rule(r"(?<=\d)\.(\d{21,})(?!\.\d)", lambda m: f" point {one_by_one(m[1])} "),
-    _rule(r"\d{21,}", lambda m: f" {one_by_one(m[0])} "),
+    rule(r"(?<=\d)\.(\d{21,})(?!\.\d)", lambda m: f" point {one_by_one(m[1])} "),
+    rule(r"\d{21,}", lambda m: f" {one_by_one(m[0])} "),
     # Telephone and card numbers, before anything else makes ranges or fractions of them.
-    _rule(r"\+\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,6}(?![\w%])", _groups),
-    _rule(r"\(\d{3}\)[ .-]?\d{3}[ .-]\d{4}\b", _groups),
-    _rule(r"(?<![\w.,-])(?:1[-. ])?\d{3}([-. ])\d{3}\1\d{4}(?![\w-])", _groups),
-    _rule(r"(?<![\w.,-])\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?![\w-])", _groups),
-    _rule(r"(?<![\w.,-])\d{3}-\d{2}-\d{4}(?![\w-])", _groups),
-    _rule(r"(?<![\w.,$€£-])(\d{3})-(\d{4})(?![\w-])", _seven),
-    _rule(r"(?i)\b((?:call|dial|phone) )(\d{3})\b", lambda m: m[1] + one_by_one(m[2])),
-    _rule(r"(?<!\w)\+(?=\d)", "plus "),
+    rule(r"\+\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,6}(?![\w%])", _groups),
+    rule(r"\(\d{3}\)[ .-]?\d{3}[ .-]\d{4}\b", _groups),
+    rule(r"(?<![\w.,-])(?:1[-. ])?\d{3}([-. ])\d{3}\1\d{4}(?![\w-])", _groups),
+    rule(r"(?<![\w.,-])\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?![\w-])", _groups),
+    rule(r"(?<![\w.,-])\d{3}-\d{2}-\d{4}(?![\w-])", _groups),
+    rule(r"(?<![\w.,$€£-])(\d{3})-(\d{4})(?![\w-])", _seven),
+    rule(r"(?i)\b((?:call|dial|phone) )(\d{3})\b", lambda m: m[1] + one_by_one(m[2])),
+    rule(r"(?<!\w)\+(?=\d)", "plus "),
     # Dates
-    _rule(r"\b(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z?)?\b", _iso_date),
-    _rule(r"(?<![\w./-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\w/-]|\.\d)", _slash_date),
-    _rule(
+    rule(r"\b(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z?)?\b", _iso_date),
+    rule(r"(?<![\w./-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\w/-]|\.\d)", _slash_date),
+    rule(
         rf"\b{_MONTH}\.? (\d{{1,2}})(?:st|nd|rd|th)?(?:\s?[-–]\s?(\d{{1,2}})(?:st|nd|rd|th)?)?"
         rf"(?:,? (\d{{4}}))?\b(?![:/\d]|\.\d)",
         _month_day,
     ),
-    _rule(
+    rule(
         rf"\b([Tt]he )?(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?{_MONTH}(?:\.?,? (\d{{4}}))?(?![\w/])",
         _day_month,
     ),
-    _rule(
+    rule(
         r"(?i)\b((?:by|on|until|till?|since|after|before|due|[a-z]{3,6}day),? )"
         r"(\d{1,2})/(\d{1,2})(?![\w/])",
         _month_slash_day,
     ),
     # Ranges, whatever unit follows
-    _rule(
+    rule(
         rf"([$€£])({_NUM})(?:\s?{_SCALE})?(?:[-–]|\s[-–]\s|\s?–\s?)\1?({_NUM})(?:\s?{_SCALE})?",
         _money_range,
     ),
-    _rule(
+    rule(
         r"(?<![\w.,-])([$€£]?\d[\d,.]*(?::\d\d)?[%°]?)\s?(?:(?<=\S)[-–]|(?<=\s)[-–](?![$€£]))\s?"
         r"([$€£]?\d[\d,.]*(?::\d\d)?)(?![-–]?\d)",
         _range,
     ),
-    _rule(r"(?<=\d)-(?=\d)", " "),
-    _rule(r"(?<=\.\d|\d\d):(\d{3,5})\b", r" port \1"),
+    rule(r"(?<=\d)-(?=\d)", " "),
+    rule(r"(?<=\.\d|\d\d):(\d{3,5})\b", r" port \1"),
     # Times
-    _rule(
+    rule(
         r"\b(\d{1,2})(?::(\d\d))?\s?([AaPp])\.?\s?[Mm](\.)?(?!\w)(?=(\s+[A-Z][a-z])?)",
         _half_day,
     ),
-    _rule(r"\b(\d{1,2}):(\d\d)(?::(\d\d))?\b", _time),
-    _rule(r"(?<=\d):(?=\d)", " to "),
+    rule(r"\b(\d{1,2}):(\d\d)(?::(\d\d))?\b", _time),
+    rule(r"(?<=\d):(?=\d)", " to "),
     # Money
-    _rule(
+    rule(
         rf"(-)?(?:\b(?:US|CA|AU|NZ|[ACS]))?([$€£¥₹])\s?({_NUM})"
         r"(?:\s?(k|K|[mM]|bn|[Bb]|tn|thousand|million|billion|trillion)\b)?"
         r"(?:/([a-z]{1,12})\b)?",
         _money_before,
     ),
-    _rule(
+    rule(
         rf"(-)?(?<![\w.,])(\d+,\d\d(?=\s?€)|{_NUM})\s?(thousand|million|billion|trillion)?\s?"
         r"(€|£|\$|(?:USD|EUR|GBP|JPY|INR)\b)",
         _money_after,
     ),
-    _rule(r"(?<=\d)\s?¢", " cents"),
+    rule(r"(?<=\d)\s?¢", " cents"),
     # Units
-    _rule(r"\b(\d+)'\s?(\d{1,2})(?:\"|''|(?!\w))", _feet_inches),
-    _rule(r"\b(\d+)\s?ft\.?\s(\d+)\s?in\b", _feet_inches),
-    _rule(
+    rule(r"\b(\d+)'\s?(\d{1,2})(?:\"|''|(?!\w))", _feet_inches),
+    rule(r"\b(\d+)\s?ft\.?\s(\d+)\s?in\b", _feet_inches),
+    rule(
         r"(?i)\b((?:the|early|late|mid|my|her|his|their|our|your)[ -])'?(\d0)'?s\b",
         _unit_plural_decade,
     ),
-    _rule(r"()(?<!\w)'(\d0)s\b", _unit_plural_decade),
-    _rule(r"\b(1[1-9]\d\d|20\d\d)('?s)\b", _years),
-    _rule(r"(?<![A-WYZa-wyz_])(\d+)\s?[xX](?=\s?\d)", r"\1 by "),
-    _rule(rf"(?<![\w/.,])(?:(\d+) )?(\d)/(\d{{1,2}}) ?({_UNIT})(?![\w+#'/-]|\.\w)", _fraction_of),
-    _rule(
+    rule(r"()(?<!\w)'(\d0)s\b", _unit_plural_decade),
+    rule(r"\b(1[1-9]\d\d|20\d\d)('?s)\b", _years),
+    rule(r"(?<![A-WYZa-wyz_])(\d+)\s?[xX](?=\s?\d)", r"\1 by "),
+    rule(rf"(?<![\w/.,])(?:(\d+) )?(\d)/(\d{{1,2}}) ?({_UNIT})(?![\w+#'/-]|\.\w)", _fraction_of),
+    rule(
         rf"(?<![\w.,])(-)?({_NUM})[ -]?({_UNIT})(?:\^([23]))?(?:/({_UNIT})(?:\^([23]))?)?"
         r"(?![\w+#'/]|\.\w)",
         _unit,
     ),
-    _rule(r"\^2\b", " squared"),
-    _rule(r"\^3\b", " cubed"),
-    _rule(r"(?<=\d)\s?%", " percent"),
-    _rule(r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " "),
+    rule(r"\^2\b", " squared"),
+    rule(r"\^3\b", " cubed"),
+    rule(r"(?<=\d)\s?%", " percent"),
+    rule(r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " "),
     # Versions, addresses
-    _rule(r"\b[vV](\d+(?:\.\d+)*)\b", _version),
-    _rule(r"\d+(?:\.\d+){2,}", _dotted),
+    rule(r"\b[vV](\d+(?:\.\d+)*)\b", _version),
+    rule(r"\d+(?:\.\d+){2,}", _dotted),
     # Fractions
-    _rule(r"(?<=\d)(\.\d+)/(?=\d)", r"\1 out of "),
-    _rule(r"(?<![\w/.])(?:(\d+) )?(\d+)/(\d+)(?![\w/])", _fraction),
+    rule(r"(?<=\d)(\.\d+)/(?=\d)", r"\1 out of "),
+    rule(r"(?<![\w/.])(?:(\d+) )?(\d+)/(\d+)(?![\w/])", _fraction),
     # Single numbers
-    _rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: ordinal(m[1])),
-    _rule(r"(?<![\w)\]}.-])-(?=\.?\d)", "minus "),
-    _rule(r"(?<=\d)\+(?!\w)", " plus"),
-    _rule(r"(?<=[A-Za-z])\d{4,}", lambda m: f" {one_by_one(m[0])} "),
-    _rule(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", lambda m: f" {number(m[0])} "),
-    _rule(r"\b(1[1-9]\d\d|20[1-9]\d)()\b(?!\.\d)", _years),
-    _rule(r"\d+\.\d+", lambda m: f" {number(m[0])} "),
-    _rule(r"(?<![\w.])\.(\d+)", lambda m: f"point {one_by_one(m[1])} "),
-    _rule(r"\d+", lambda m: f" {cardinal(m[0])} "),
+    rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: ordinal(m[1])),
+    rule(r"(?<![\w)\]}.-])-(?=\.?\d)", "minus "),
+    rule(r"(?<=\d)\+(?!\w)", " plus"),
+    rule(r"(?<=[A-Za-z])\d{4,}", lambda m: f" {one_by_one(m[0])} "),
+    rule(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", lambda m: f" {number(m[0])} "),
+    rule(r"\b(1[1-9]\d\d|20[1-9]\d)()\b(?!\.\d)", _years),
+    rule(r"\d+\.\d+", lambda m: f" {number(m[0])} "),
+    rule(r"(?<![\w.])\.(\d+)", lambda m: f"point {one_by_one(m[1])} "),
+    rule(r"\d+", lambda m: f" {cardinal(m[0])} "),
 )
 
 
 def spell_numbers(text: str) -> str:
     """All digits of ``text`` in words. Dashes are ``-`` or ``–``, digits are ASCII."""
-    for pattern, said in _RULES:
-        text = pattern.sub(said, text)
-    return text
+    return rewritten(text, _RULES)

@@ -8,13 +8,11 @@ before symbols and numbers. Knows nothing of markup. Pure; any thread; every pat
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from . import labels
 from .numerals import cardinal, one_by_one
+from .rewriting import Match, Rule, rewritten, rule
 from .units import CODES
-
-Match = re.Match[str]
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DAYS = {
@@ -76,116 +74,109 @@ def _lasting(found: Match) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
-_Rule = tuple[re.Pattern[str], "str | Callable[[Match], str]"]
-
-
-def _rule(pattern: str, said: str | Callable[[Match], str]) -> _Rule:
-    return re.compile(pattern), said
-
-
-_FACES: tuple[_Rule, ...] = (
-    _rule(r"(?<![^\s.,!?])[:;=]['^-]?[)(\]DPp|/\\*](?![\w/])", " "),
-    _rule(r"(?<!\S)<3(?=[\s.!?]*$)", " "),
+_FACES: tuple[Rule, ...] = (
+    rule(r"(?<![^\s.,!?])[:;=]['^-]?[)(\]DPp|/\\*](?![\w/])", " "),
+    rule(r"(?<!\S)<3(?=[\s.!?]*$)", " "),
 )
-_WORDS: tuple[_Rule, ...] = (
+_WORDS: tuple[Rule, ...] = (
     # Words in straight single quotes; an apostrophe in front of a shortened word is none.
-    _rule(
+    rule(
         r"(?<![\w'])'(?!(?:n|em|til|tis|twas|cause|round)\b|[\d\s'])"
         r"((?:[^'\n]|(?<=\w)'(?=\w)){1,200})(?<!\s)'(?!\w)",
         r"\1",
     ),
-    _rule(r"(?<![\w/])([Hh]e|[Hh]is|[Hh]im)/(she|hers?)(?![\w/])", r"\1 or \2"),
-    _rule(r"(?<=[A-Za-z]{2}) > (?=[A-Z][a-z])", ", "),  # what to click, one after another
-    _rule(r"(?<![\w/])c/o(?![\w/])", "care of"),
-    _rule(r"(?<![\w/])(?<!\d )km/h(?![\w/])", "kilometers per hour"),
-    _rule(r"\bP\.? ?O\.? Box\b", "P O Box"),
-    _rule(rf"\b{_DAY}\s?[-–]\s?{_DAY}\b(?!')", _days),
+    rule(r"(?<![\w/])([Hh]e|[Hh]is|[Hh]im)/(she|hers?)(?![\w/])", r"\1 or \2"),
+    rule(r"(?<=[A-Za-z]{2}) > (?=[A-Z][a-z])", ", "),  # what to click, one after another
+    rule(r"(?<![\w/])c/o(?![\w/])", "care of"),
+    rule(r"(?<![\w/])(?<!\d )km/h(?![\w/])", "kilometers per hour"),
+    rule(r"\bP\.? ?O\.? Box\b", "P O Box"),
+    rule(rf"\b{_DAY}\s?[-–]\s?{_DAY}\b(?!')", _days),
 )
-_NUMBERS: tuple[_Rule, ...] = (
+_NUMBERS: tuple[Rule, ...] = (
     # Written otherwise elsewhere
-    _rule(
+    rule(
         r"(?<![\w.,-])(?:[1-9]\d?(?: \d{3}){2,4}|[1-9]\d{0,2}(?: 000){1,4})(?![\w-]|,\d|[ .]\d)",
         lambda m: m[0].replace(" ", ","),
     ),
-    _rule(
+    rule(
         r"(?<![\w.,])(\d{1,3}(?:\.\d{3}){1,4}),(\d\d)(?![\w,]|\.\d)",
         lambda m: f"{m[1].replace('.', ',')}.{m[2]}",
     ),
-    _rule(r"([$€£]) ?(\d{1,4}),(\d\d)(?![\w,])", r"\1\2.\3"),
-    _rule(r"(?<![\w.,'])\d{1,3}(?:'\d{3}){1,4}(?![\w'])", lambda m: m[0].replace("'", ",")),
-    _rule(r"\b(USD|EUR|GBP|JPY|INR) (?=\d)", lambda m: CODES[m[1]]),
-    _rule(r"([$€£])\.(\d\d)(?!\d)", r"\g<1>0.\2"),
-    _rule(r"(?<![\w.#-])(\d{1,9}(?:\.\d{1,9})?)[eE]([+-]?)(\d{1,3})(?![\w.-])", _power_of_ten),
-    _rule(r"(?<=\d) / (?=\d[\d.,]{0,15} ?=)", " divided by "),
-    _rule(r"(?<=\d) / (?=\d)", "/"),
+    rule(r"([$€£]) ?(\d{1,4}),(\d\d)(?![\w,])", r"\1\2.\3"),
+    rule(r"(?<![\w.,'])\d{1,3}(?:'\d{3}){1,4}(?![\w'])", lambda m: m[0].replace("'", ",")),
+    rule(r"\b(USD|EUR|GBP|JPY|INR) (?=\d)", lambda m: CODES[m[1]]),
+    rule(r"([$€£])\.(\d\d)(?!\d)", r"\g<1>0.\2"),
+    rule(r"(?<![\w.#-])(\d{1,9}(?:\.\d{1,9})?)[eE]([+-]?)(\d{1,3})(?![\w.-])", _power_of_ten),
+    rule(r"(?<=\d) / (?=\d[\d.,]{0,15} ?=)", " divided by "),
+    rule(r"(?<=\d) / (?=\d)", "/"),
     # Read digit by digit, or by halves
-    _rule(r"(?<![\w.,/-])\d{1,7}(?:-\d{1,7}){3,8}(?![\w:-])", _digit_groups),
-    _rule(r"(?<![\w.,-])(?:\(0\d{1,4}\)|0\d{1,4})(?:[ -]\d{3,8}){1,3}(?![\w-])", _digit_groups),
-    _rule(r"(?<=\bUTC|\bGMT) ?([+-])(?=\d)", lambda m: " plus " if m[1] == "+" else " minus "),
-    _rule(
+    rule(r"(?<![\w.,/-])\d{1,7}(?:-\d{1,7}){3,8}(?![\w:-])", _digit_groups),
+    rule(r"(?<![\w.,-])(?:\(0\d{1,4}\)|0\d{1,4})(?:[ -]\d{3,8}){1,3}(?![\w-])", _digit_groups),
+    rule(r"(?<=\bUTC|\bGMT) ?([+-])(?=\d)", lambda m: " plus " if m[1] == "+" else " minus "),
+    rule(
         r"(?<![\w-])1-(\d{3})-([A-Z]{4,12})(?![\w-])",
         lambda m: f"one {_hundreds(m[1])} {m[2].lower()}",
     ),
-    _rule(
+    rule(
         r"(?i)\b((?:codes?|pin|otp|zip|account number|tracking number|confirmation number"
         r"|reference number|order number|case number|ticket number)(?: is|:)? )(\d{4,12})"
         r"(?![\w-]|[.,:/]\d)",
         lambda m: f"{m[1]}{one_by_one(m[2])}",
     ),
-    _rule(r"(?i)\b(area code )(\d{3})\b", lambda m: f"{m[1]}{one_by_one(m[2])}"),
-    _rule(r"\b([A-Z]{2}) (\d{5})(?![\w,-]|\.\d)", lambda m: f"{m[1]} {one_by_one(m[2])}"),
-    _rule(
+    rule(r"(?i)\b(area code )(\d{3})\b", lambda m: f"{m[1]}{one_by_one(m[2])}"),
+    rule(r"\b([A-Z]{2}) (\d{5})(?![\w,-]|\.\d)", lambda m: f"{m[1]} {one_by_one(m[2])}"),
+    rule(
         r"\b([A-Z])\.(\d)(\d\d)(?![\w.])|\b([A-Z])\.(\d)(\d\d)(?=\.\s|\.$)",
         lambda m: " ".join((m[1] or m[4], cardinal(m[2] or m[5]), cardinal(m[3] or m[6]))),
     ),
-    _rule(
+    rule(
         r"\b802\.(\d{1,2})([a-z]{0,2})\b",
         lambda m: f"eight oh two dot {cardinal(m[1])} {' '.join(m[2]).upper()}",
     ),
-    _rule(r"\b(4|7|10|14|21)(20|40|60|80)(p|i)\b", _two_parts),
-    _rule(
+    rule(r"\b(4|7|10|14|21)(20|40|60|80)(p|i)\b", _two_parts),
+    rule(
         r"\b(\d\d)([1-9]\d) ?[x×] ?(\d\d)([1-9]\d)\b",
         lambda m: f"{cardinal(m[1])} {cardinal(m[2])} by {cardinal(m[3])} {cardinal(m[4])}",
     ),
-    _rule(
+    rule(
         r"\b0x([\dA-Fa-f]{1,16})\b",
         lambda m: "hex " + " ".join(one_by_one(c) or c.upper() for c in m[1]),
     ),
-    _rule(r"(?<=\blocalhost):(?=\d)", " port "),
-    _rule(
+    rule(r"(?<=\blocalhost):(?=\d)", " port "),
+    rule(
         r"\b([48])K(?= (?:video|resolution|monitor|TV|display|screen|HDR|UHD|footage|streaming))",
         lambda m: f"{cardinal(m[1])} K",
     ),
     # Places
-    _rule(
+    rule(
         rf"(?<![\w.])(\d{{1,5}}[A-Z]?(?: (?!{_MONTH})[A-Z][a-z]{{1,20}}){{1,3}}) "
         r"(St|Ave|Rd|Blvd|Ln|Ct|Sq|Pkwy|Dr(?!\.? [A-Z](?!pt\b|uite)))\b\.?(?=$|[\s,;])",
         _road,
     ),
-    _rule(r"\b([Aa]pt|[Ss]te|[Cc]h|[Pp]g?|Ex|[Ee]q|Art|[Nn]os)\. ?#?(?=\d)", _before_number),
-    _rule(
+    rule(r"\b([Aa]pt|[Ss]te|[Cc]h|[Pp]g?|Ex|[Ee]q|Art|[Nn]os)\. ?#?(?=\d)", _before_number),
+    rule(
         r"(?i)\b((?:apartment|suite|unit|room|gate|seat|flat|platform|row|exit|block) )"
         r"#?(\d{1,4})([a-z])\b",
         lambda m: f"{m[1]}{cardinal(m[2])} {m[3].upper()}",
     ),
-    _rule(r"° ?([NSEW])(?![\w'])", lambda m: f"° {_COMPASS[m[1]]}"),
-    _rule(
+    rule(r"° ?([NSEW])(?![\w'])", lambda m: f"° {_COMPASS[m[1]]}"),
+    rule(
         r"(?<=\d) ?(sq|cu)\.? ?(ft|km|mi|in|yd|cm|m)\b",
         lambda m: f" {'square' if m[1] == 'sq' else 'cubic'} {_LENGTHS[m[2]]}",
     ),
-    _rule(r"(?<=\d)( ?(?:tbsp|tsp|oz|lbs?|ft|hrs?|mins?|secs?|yd|gal))\.(?= [a-z])", r"\1"),
+    rule(r"(?<=\d)( ?(?:tbsp|tsp|oz|lbs?|ft|hrs?|mins?|secs?|yd|gal))\.(?= [a-z])", r"\1"),
     # Times
-    _rule(r"(?<![\w.])(\d{1,3})h ?(\d{1,2})m(?:in)?(?: ?(\d{1,2})s)?\b", _lasting),
-    _rule(r"(?<![\w.])()(\d{1,3})m ?(\d{1,2})s\b", _lasting),
-    _rule(
+    rule(r"(?<![\w.])(\d{1,3})h ?(\d{1,2})m(?:in)?(?: ?(\d{1,2})s)?\b", _lasting),
+    rule(r"(?<![\w.])()(\d{1,3})m ?(\d{1,2})s\b", _lasting),
+    rule(
         r"(?<![\w:])(\d{1,2}:\d\d)\.(\d{1,3})(?![\w:]|\.\d)",
         lambda m: f"{m[1]} point {one_by_one(m[2])}",
     ),
-    _rule(r"\b(\d{1,2})\.([0-5]\d)(?= ?[AaPp]\.?[Mm]\b)", r"\1:\2"),
-    _rule(r"(?<=\d[AaPp][Mm])\s?[-–]\s?(?=\d)", " to "),
-    _rule(r"(?<=\d [AaPp][Mm])\s?[-–]\s?(?=\d)", " to "),
-    _rule(r"(?<![\w:])00:00(?![\w:]|\.\d)", "midnight"),
-    _rule(rf"\b{_DAY}\b\.?(?=,? (?:{_MONTH}|\d))", _day),
+    rule(r"\b(\d{1,2})\.([0-5]\d)(?= ?[AaPp]\.?[Mm]\b)", r"\1:\2"),
+    rule(r"(?<=\d[AaPp][Mm])\s?[-–]\s?(?=\d)", " to "),
+    rule(r"(?<=\d [AaPp][Mm])\s?[-–]\s?(?=\d)", " to "),
+    rule(r"(?<![\w:])00:00(?![\w:]|\.\d)", "midnight"),
+    rule(rf"\b{_DAY}\b\.?(?=,? (?:{_MONTH}|\d))", _day),
 )
 
 
@@ -194,6 +185,4 @@ def written_out(text: str) -> str:
     rules = [*_FACES, *_WORDS]
     if any(char.isdigit() for char in text):
         rules += [*_NUMBERS, *labels.RULES]
-    for pattern, said in rules:
-        text = pattern.sub(said, text)
-    return text
+    return rewritten(text, rules)

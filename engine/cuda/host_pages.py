@@ -22,8 +22,6 @@ from .kv_pool import KvPool
 SLAB_BYTES = 1 << 30
 """Memory is pinned in pieces of this size, and of smaller powers of two: others are rounded up to
 one by the allocator."""
-
-
 HOST_BYTES = 4 << 30
 """What is pinned at most where nothing is said: of S2 Pro, voices of 10 s by the fifty."""
 _HOST_SHARE = 8
@@ -53,7 +51,6 @@ class HostPages:
 
     def __init__(self, pool: KvPool, limit_bytes: int, device: torch.device) -> None:
         self._pool = pool
-        self._device = device
         # Flat: what a page has of each part.
         self._sizes = [part[:, 0].numel() * part.element_size() for part in pool.parts]
         self._slabs_planned = slab_sizes(limit_bytes, sum(self._sizes))
