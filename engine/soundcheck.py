@@ -35,6 +35,9 @@ _HUM_HZ = 48.0
 _TONE_DB = 3.0
 _TONE = 0.8
 """A tone's frames are as loud as each other, and like themselves one period later."""
+_BAND_DB = -35.0
+"""What is left of the whole in the band of voices. Of a tone above it -45, by the ends of the
+recording; of speech -15 at the least, without all that is above 400 Hz."""
 _AUDIBLE_DB = 30.0
 """Below the level of speech. What is quieter counts as silence."""
 _LOUD_S = 0.1
@@ -56,8 +59,16 @@ def is_noise(samples: Float32Array, rate: int) -> bool:
     return bool(high - low < _STEADY_DB and np.percentile(_periodicity(frames), 99) < _VOICED)
 
 
+def is_above_voices(samples: Float32Array, rate: int) -> bool:
+    """Whether mono ``samples`` hold next to nothing below 4 kHz, as a high tone does."""
+    band = _power(_frames(_voice_band(samples, rate)))
+    length = _FRAME * rate // _RATE
+    whole = _power(samples[: len(samples) // length * length].reshape(-1, length))
+    return band < whole * 10 ** (_BAND_DB / 10)
+
+
 def is_tone(samples: Float32Array, rate: int) -> bool:
-    """Whether mono ``samples`` hold nothing but one steady tone, and maybe silence."""
+    """Whether mono ``samples`` hold nothing but one steady tone below 4 kHz, and maybe silence."""
     frames = _frames(_voice_band(samples, rate))
     levels = 10 * np.log10((frames**2).mean(axis=1) + 1e-12)
     heard = levels > levels.max() - _AUDIBLE_DB
@@ -134,6 +145,13 @@ def _frames(samples: Float32Array) -> Float32Array:
         samples = np.pad(samples, (0, _FRAME - len(samples)))
     frames = np.lib.stride_tricks.sliding_window_view(samples, _FRAME)[:: _FRAME // 2]
     return frames[:: -(-len(frames) // _MAX_FRAMES)]
+
+
+def _power(frames: Float32Array) -> float:
+    """Mean square of what moves within a frame."""
+    if not len(frames):
+        return 0.0
+    return float(frames.astype(np.float64).var(axis=1).mean())
 
 
 def _periodicity(frames: Float32Array, lowest_hz: float = _PITCH_HZ[0]) -> npt.NDArray[np.float64]:

@@ -186,6 +186,7 @@ def test_what_cannot_be_used_says_why(data: bytes, error: type[AudioFileError]) 
         (encoded(NOISE, 24000, "WAV"), "no voice can be made out above the noise"),
         (encoded(np.clip(100 * tone(24000), -1, 1), 24000, "WAV"), r"clipped: \d\d+ % of its loud"),
         (encoded(steady(8000, 2.0), 8000, "WAV"), "a steady tone without a voice"),
+        (encoded(steady(24000, 2.0, 5000), 24000, "WAV"), "holds nothing below 4 kHz"),
         (encoded(steady(8000, 2.0, 50), 8000, "WAV"), "a steady tone without a voice"),
         (
             encoded(within(tone(24000), 24000 * 40), 24000, "WAV"),

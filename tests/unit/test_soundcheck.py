@@ -12,6 +12,7 @@ import soxr  # pyright: ignore[reportMissingTypeStubs]
 
 from shoal.engine.soundcheck import (
     clipped_share,
+    is_above_voices,
     is_noise,
     is_tone,
     reference_doubt,
@@ -78,6 +79,40 @@ def test_a_tone_is_one_with_silence_around_it_too(hertz: int) -> None:
     wave = np.sin(np.arange(2 * RATE) * 2 * np.pi * hertz / RATE).astype(np.float32)
     assert is_tone(wave, RATE)
     assert is_tone(np.concatenate([wave, 0 * wave, wave]).astype(np.float32), RATE)
+
+
+@pytest.mark.parametrize("rate", [8000, 16_000, RATE, 44_100, 48_000])
+@pytest.mark.parametrize("gain", [1.0, 0.003])
+def test_no_tone_up_to_the_highest_of_its_rate_is_a_voice(rate: int, gain: float) -> None:
+    tones = [hertz for hertz in (100, 440, 3000, 3700, *range(3900, 24_000, 550))]
+    for hertz in [hertz for hertz in tones if hertz < 0.49 * rate]:
+        for seconds in (1.0, 3.0):
+            wave = gain * np.sin(np.arange(int(seconds * rate)) * 2 * np.pi * hertz / rate)
+            for samples in (wave, np.round(32767 * wave) / 32768, [*wave, *0 * wave, *wave]):
+                heard = np.asarray(samples, np.float32)
+                high = is_above_voices(heard, rate)
+                assert high or is_tone(heard, rate), (hertz, seconds)
+                assert high == (hertz > 4100) or 3800 < hertz < 4100, (hertz, seconds)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("rate", [8000, 44_100])
+@pytest.mark.parametrize(
+    ("lowest", "highest"), [(0, 24_000), (300, 3400), (0, 400), (1000, 8000)], ids=str
+)
+@pytest.mark.parametrize("gain", [1.0, 0.003])
+def test_people_are_voices_in_any_band_and_however_quiet(
+    path: Path, rate: int, lowest: int, highest: int, gain: float
+) -> None:
+    """``300, 3400`` is what a telephone lets through."""
+    whole = gain * speech(path, rate)
+    spectrum, hertz = np.fft.rfft(whole), np.fft.rfftfreq(len(whole), 1 / rate)
+    spectrum[(hertz < lowest) | (hertz > highest)] = 0
+    samples = np.fft.irfft(spectrum, len(whole))
+    heard = (np.round(32767 * samples) / 32768).astype(np.float32)
+    assert not is_above_voices(heard, rate)
+    assert not is_tone(heard, rate)
+    assert not is_noise(heard, rate)
 
 
 @pytest.mark.parametrize("hiss", [0.0, 1e-4, 1e-3])
