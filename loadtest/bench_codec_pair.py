@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.engine.cuda.load import placed_weights
 from shoal.engine.cuda.vocoder import Vocoder
 from shoal.engine.cuda_runner import CudaRunner
-from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
+from shoal.engine.random_model import S2_PRO, random_codec, random_cuda_weights
 from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
 
 BATCHES = (64, 256)
@@ -113,11 +112,7 @@ def pairs(figures: dict[str, Any]) -> bool:
     device = torch.device("cuda")
     most = max(BATCHES)
     pages = most * -(-(CONTEXT + _MOST_STEPS) // 64) + 64
-    weights, codec = random_weights(S2_PRO, device), random_codec(device)
-    placed = placed_weights(
-        S2_PRO, weights, byte_tokenizer(S2_PRO), "fp8", device, lambda _line: None
-    )
-    del weights
+    placed, codec = random_cuda_weights(S2_PRO, device), random_codec(device)
     runner = CudaRunner(
         S2_PRO, placed, codec, slots=most, pages=pages, device=device, buckets=BATCHES
     )

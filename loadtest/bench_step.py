@@ -33,9 +33,7 @@ import torch
 
 from shoal.engine.config import EngineConfig
 from shoal.engine.cuda.kv_pool import KvDtype
-from shoal.engine.cuda.load import device_runner
-from shoal.engine.cuda.weight_cache import WeightCache
-from shoal.engine.cuda.weights import device_weights
+from shoal.engine.cuda.load import device_runner, placed_weights
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
 from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
 
@@ -240,23 +238,13 @@ def load_times() -> dict[str, float]:
     times: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("first", "quantised", "quantised and kept", "taken from the file"):
-            kept = None
-            if name in ("quantised and kept", "taken from the file"):
-                kept = WeightCache(Path(folder), "fp8", device, say)
+            kept = Path(folder) if name in ("quantised and kept", "taken from the file") else None
             torch.cuda.synchronize()
             begun = time.perf_counter()
-            placed = device_weights(
-                S2_PRO,
-                weights,
-                S2_PRO.semantic_ids(None),
-                tokenizer.end_token,
-                dtype="fp8",
-                device=device,
-                cache=kept,
-            )
+            placed = placed_weights(S2_PRO, weights, tokenizer, "fp8", device, say, cache_dir=kept)
             torch.cuda.synchronize()
             times[name] = round(time.perf_counter() - begun, 3)
-            del placed, kept
+            del placed
             gc.collect()
     torch.cuda.empty_cache()
     say(f"FP8 weights on the device: {times}")
