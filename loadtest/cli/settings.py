@@ -14,7 +14,7 @@ from shoal.loadtest.measure.slo import Slo
 from shoal.loadtest.plan.recorded import BadRecording, RecordedTurn, read_recording
 from shoal.loadtest.plan.turn_plan import Speech
 from shoal.loadtest.plan.voices import Voice, VoiceMix
-from shoal.loadtest.targets import UnknownTarget, find_target
+from shoal.loadtest.targets import UnknownTarget, find_target, new_target
 from shoal.loadtest.targets.target import TargetOptions
 
 _CAP = "max_new_tokens"
@@ -86,8 +86,8 @@ def job_of(args: argparse.Namespace) -> Job:
         keep_worst=args.keep_worst,
     )
     try:
-        find_target(plan.target)(options)
-    except (UnknownTarget, ValueError) as problem:
+        new_target(plan.target, options)
+    except UnknownTarget as problem:
         raise BadArguments(str(problem)) from problem
     return Job(
         plan,

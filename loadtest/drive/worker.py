@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 
 from shoal.loadtest.measure.totals import Totals
-from shoal.loadtest.targets import find_target
+from shoal.loadtest.targets import new_target
 
 from .callers import call
 from .collector import Collector, Kept, Progress, Row, Window
@@ -76,7 +76,7 @@ async def run_worker(
     Not before the window is over either, though its users were done, or it had none: a share of
     a CPU over no time at all means nothing.
     """
-    target = find_target(plan.target)(plan.options)
+    target = new_target(plan.target, plan.options)
     collector = Collector(
         window, plan.rules, plan.slo, plan.frame_s, plan.keep_rows, plan.keep_worst
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +12,7 @@ from .deepgram import Deepgram
 from .elevenlabs import ElevenLabs
 from .fish import Fish, Shoal
 from .openai_speech import OpenAiSpeech
-from .target import Target
+from .target import Target, TargetOptions
 
 TARGETS: dict[str, type[Target]] = {
     "shoal": Shoal,
@@ -23,7 +24,7 @@ TARGETS: dict[str, type[Target]] = {
 
 
 class UnknownTarget(Exception):
-    """There is no such target; the message says what there is."""
+    """There is no such target, or it will not be made; the message is one line and says why."""
 
 
 def find_target(name: str) -> type[Target]:
@@ -48,7 +49,7 @@ def find_target(name: str) -> type[Target]:
     # A file of the user's own is run here: whatever is wrong with it is for its author to read.
     except Exception as problem:
         raise UnknownTarget(f"cannot load target {name!r}: {_told(problem)}") from problem
-    if not (isinstance(found, type) and hasattr(found, "settings") and hasattr(found, "connect")):
+    if not (isinstance(found, type) and _has_what_it_needs(found)):
         raise UnknownTarget(
             f"cannot load target {name!r}: {class_name} is no target class; "
             "it needs voice_at_connect, settings and connect"
@@ -56,11 +57,32 @@ def find_target(name: str) -> type[Target]:
     return cast("type[Target]", found)
 
 
+def new_target(name: str, options: TargetOptions) -> Target:
+    """One of what :func:`find_target` finds.
+
+    :raises UnknownTarget: also where its own code refuses ``options``, or fails.
+    """
+    kind = find_target(name)
+    try:
+        return kind(options)
+    # Here, too, it may be code of the user's own.
+    except Exception as problem:
+        if name in TARGETS and isinstance(problem, ValueError):
+            raise UnknownTarget(str(problem)) from problem
+        raise UnknownTarget(f"cannot make target {name!r}: {_told(problem)}") from problem
+
+
+def _has_what_it_needs(kind: type) -> bool:
+    known = isinstance(getattr(kind, "settings", None), Mapping)
+    return known and all(hasattr(kind, name) for name in ("voice_at_connect", "connect"))
+
+
 def _told(problem: Exception) -> str:
     match problem:
         case SyntaxError():
-            return f"line {problem.lineno}: {problem.msg}"
+            told = f"line {problem.lineno}: {problem.msg}"
         case ImportError() | AttributeError() | OSError():
-            return str(problem)
+            told = str(problem)
         case _:
-            return f"{type(problem).__name__}: {problem}"
+            told = f"{type(problem).__name__}: {problem}"
+    return " ".join(told.split()).removesuffix(":")

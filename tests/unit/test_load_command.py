@@ -178,6 +178,12 @@ def test_a_target_may_come_from_a_file(tmp_path: Path) -> None:
         ("import no_such_module\n", "No module named 'no_such_module'"),
         ("Mine = 5\n", "Mine is no target class; it needs voice_at_connect, settings and connect"),
         ("class Mine: ...\n", "Mine is no target class"),
+        ("raise RuntimeError('two\\nlines')\n", "RuntimeError: two lines"),
+        ("class Mine:\n    settings, connect = {}, None\n", "Mine is no target class"),
+        (
+            "class Mine:\n    voice_at_connect, settings, connect = False, None, None\n",
+            "Mine is no target class",
+        ),
     ],
 )
 def test_a_broken_target_is_one_line_and_exit_code_2(
@@ -190,6 +196,33 @@ def test_a_broken_target_is_one_line_and_exit_code_2(
     told = capsys.readouterr().err
     assert told.startswith(f"shoal load: cannot load target '{path}:Mine': ")
     assert reason in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ValueError('needs a key')", "ValueError: needs a key"),
+        ("raise RuntimeError('no\\ndisk')", "RuntimeError: no disk"),
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("open('/no/such/file')", "[Errno 2] No such file or directory: '/no/such/file'"),
+        ("options.nothing", "'TargetOptions' object has no attribute 'nothing'"),
+        ("{}['key']", "KeyError: 'key'"),
+        ("assert False", "AssertionError"),
+    ],
+)
+@pytest.mark.parametrize("action", ["run", "knee"])
+def test_a_target_that_cannot_be_made_is_one_line_and_exit_code_2(
+    body: str, reason: str, action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from shoal.loadtest.targets.fish import Fish\n"
+        f"class Mine(Fish):\n    def __init__(self, options):\n        {body}\n"
+    )
+    words = ("ws://h:1", "--closed", "1", "--target", f"{path}:Mine")
+    assert run(parsed(action, *words)) == 2
+    told = capsys.readouterr().err
+    assert told == f"shoal load: cannot make target '{path}:Mine': {reason}\n"
 
 
 def test_the_tool_runs_without_torch_and_without_the_server() -> None:
