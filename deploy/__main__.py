@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from shoal.realtime.installing import missing_module
+
 from . import cluster
 from .haproxy import haproxy_environment
 
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"shoal: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as missing:
-        print(f"shoal: no {missing.name} here: pip install 'shoal[cluster]'", file=sys.stderr)
+        print(f"shoal: {missing_module(missing, 'shoal[cluster]')}", file=sys.stderr)
         return 1
 
 

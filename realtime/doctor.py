@@ -11,12 +11,13 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from . import playback
+from .installing import pip_install
 
 MINIMUM_PYTHON = (3, 11)
 
@@ -42,7 +43,7 @@ class Finding:
 def findings(model: Path | None, builtin: Path) -> Iterator[Finding]:
     """Everything worth knowing before ``shoal serve``, cheapest first."""
     yield python()
-    yield from packages()
+    yield from packages(metadata.requires("shoal") or ())
     yield torch_and_cuda()
     yield libopus()
     yield model_files(model, builtin)
@@ -56,10 +57,11 @@ def python() -> Finding:
     return Finding("python", detail)
 
 
-def packages() -> Iterator[Finding]:
-    """One finding for all that is there, one for each that is not."""
+def packages(requirements: Iterable[str]) -> Iterator[Finding]:
+    """One finding for all of our metadata's ``requirements`` that are there, one for each that is
+    not."""
     present: list[str] = []
-    for requirement in metadata.requires("shoal") or ():
+    for requirement in requirements:
         name, _, marker = requirement.partition(";")
         if "extra ==" in marker or not _applies(marker):
             continue
@@ -67,7 +69,9 @@ def packages() -> Iterator[Finding]:
         try:
             present.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            yield Finding(f"package {name}", "not installed", f"pip install '{requirement}'")
+            yield Finding(
+                f"package {name}", "not installed", pip_install(requirement.partition(";")[0])
+            )
     yield Finding("packages", f"shoal {metadata.version('shoal')}, " + ", ".join(present))
 
 
@@ -86,7 +90,7 @@ def torch_and_cuda() -> Finding:
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        return Finding("torch", str(error), "pip install torch")
+        return Finding("torch", str(error), pip_install("torch"))
     if torch.cuda.is_available():
         device = torch.cuda.get_device_properties(0)
         gib = device.total_memory / 2**30

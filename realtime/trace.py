@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from shoal.engine.api import Timing
 
+from .installing import missing_module
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import SpanProcessor
@@ -123,9 +125,7 @@ class OtelTraces:
 
                 processor = BatchSpanProcessor(OTLPSpanExporter())
         except ModuleNotFoundError as missing:
-            raise TracingUnavailable(
-                f"no {missing.name} here: pip install 'shoal[otel]'"
-            ) from missing
+            raise TracingUnavailable(missing_module(missing, "shoal[otel]")) from missing
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": NAME}), shutdown_on_exit=False
         )
