@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 METHODS: Final = ("GET", "POST", "PATCH", "DELETE")
-EXPOSED: Final = ("Retry-After", "X-Shoal-Model")
+EXPOSED: Final = ("Retry-After", "X-Shoal-Model", "X-Shoal-Remark")
 MAX_AGE_S: Final = 3600
 
 

@@ -29,6 +29,7 @@ from shoal.proto.messages import (
     Audio,
     ClientMessage,
     Finish,
+    Log,
     ServerMessage,
     Start,
     Stop,
@@ -54,6 +55,7 @@ CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 )
 _HEADERS: Final = MappingProxyType({"cache-control": "no-store", "x-accel-buffering": "no"})
 """Ask proxies to hold nothing back."""
+REMARK_HEADER: Final = "x-shoal-remark"
 _CODE_OF_CLOSE: Final = MappingProxyType({close: code for code, close in CLOSE_CODES.items()})
 GONE: Final = Refusal(499, "Client closed the request")
 """Nobody reads this answer."""
@@ -97,6 +99,7 @@ class Spoken:
 
     def __init__(self, request: Request, tts: TtsRequest, timestamps: bool, dialect: str) -> None:
         self.content_type = CONTENT_TYPES.get(tts.format, "application/octet-stream")
+        self.remarks: list[str] = []  # on the voice and the text: all come before any audio
         self._request = request
         self._link = _TurnLink(Start(tts, timestamps), Wire(request.scope))
         self._dialect = Dialect(dialect, _as_it_is, lambda message, _: [message])
@@ -115,6 +118,8 @@ class Spoken:
                 raise Refused(GONE)
             if isinstance(message, Finish) and message.reason == "error":
                 raise Refused(await self._refusal(message.message))
+            if isinstance(message, Log):
+                self.remarks.append(message.message)
             if isinstance(message, (Audio, Aligned, Finish)):
                 self._begun.append(message)
 
@@ -144,7 +149,7 @@ class Spoken:
                 case Audio() | Aligned():
                     yield message
                 case _:
-                    pass  # a remark
+                    pass
 
     async def abort(self) -> None:
         """Hang up, so that nobody takes what was sent for the whole.
@@ -175,7 +180,10 @@ def audio_only(message: ServerMessage) -> bytes:
 
 
 class SpokenResponse(Response):
-    """Streams ``spoken``, every message as ``encode`` writes it, and closes it."""
+    """Streams ``spoken``, every message as ``encode`` writes it, and closes it.
+
+    A WebSocket's ``log`` is a header here, for a developer's eyes.
+    """
 
     def __init__(
         self,
@@ -189,7 +197,9 @@ class SpokenResponse(Response):
         self.background = None
         self._spoken = spoken
         self._encode = encode
-        self.init_headers({**_HEADERS, **(headers or {})})
+        remark = " ".join("; ".join(spoken.remarks).split())
+        told = {REMARK_HEADER: remark.encode("latin-1", "replace").decode("latin-1")}
+        self.init_headers({**_HEADERS, **(told if remark else {}), **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

@@ -35,7 +35,7 @@ async def test_a_page_on_the_list_may_ask_with_key_model_and_messagepack(server:
         assert answer.status_code == 401  # and the page may read why
         assert answer.headers["access-control-allow-origin"] == PAGE
         exposed = answer.headers["access-control-expose-headers"].lower()
-        assert {"retry-after", "x-shoal-model"} <= set(exposed.split(", "))
+        assert {"retry-after", "x-shoal-model", "x-shoal-remark"} <= set(exposed.split(", "))
         headers = {"origin": PAGE, "authorization": "Bearer secret"}
         answer = await http.post("/v1/tts", json={"text": "Hi", "format": "pcm"}, headers=headers)
         assert answer.status_code == 200 and len(answer.content) > 1024

@@ -6,12 +6,15 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from shoal.engine import api
 from shoal.engine.fake import FakeEngine
+from shoal.realtime.unread import REMARK
 from tests.dialects import (
     CARTESIA,
     MULTI,
@@ -97,6 +100,40 @@ async def test_each_vendors_key_is_the_key_over_http(
 
     assert await asyncio.to_thread(status, "secret") == 200
     assert await asyncio.to_thread(status, "wrong") == 401
+
+
+class LatinEngine(FakeEngine):
+    """Says that its voice reads Latin letters only."""
+
+    @property
+    def info(self) -> api.EngineInfo:
+        return replace(super().info, latin_only=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "body"),
+    [
+        ("/v1/tts", "text", {}),
+        ("/v1/tts/stream/with-timestamp", "text", {}),
+        ("/v1/audio/speech", "input", {}),
+        ("/v1/audio/speech", "input", {"stream_format": "sse"}),
+        ("/v1/text-to-speech/alice", "text", {}),
+        ("/v1/text-to-speech/alice/stream/with-timestamps", "text", {}),
+        ("/v1/speak", "text", {}),
+        ("/tts/bytes", "transcript", SOUND),
+        ("/tts/sse", "transcript", SOUND),
+    ],
+)
+async def test_every_answer_over_http_says_what_was_not_read(
+    serve: Serve, path: str, name: str, body: dict[str, Any]
+) -> None:
+    server = serve(LatinEngine(speed=50.0, voices=("alice",)))
+    kind = {"content-type": "application/json"}
+    for text, remark in (("Hello, мир.", REMARK), ("Hello, déjà vu.", None), ("мир", REMARK)):
+        fields = {**body, name: text}
+        status, headers, _ = await asyncio.to_thread(post, server, path, fields, **kind)
+        assert status == 200
+        assert headers.get("x-shoal-remark") == remark
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,25 @@ async def test_the_whole_turn_is_said_and_its_audio_streamed() -> None:
     assert dict(client.messages[0]["headers"]) == {
         b"content-type": b"audio/wav",
         b"x-a": b"b",
+        b"x-shoal-remark": b"a remark",
         b"cache-control": b"no-store",
         b"x-accel-buffering": b"no",
     }
     assert client.body == b"onetwo" and client.complete
     assert gateway.sent == [Log("a remark"), ONE, TWO, STOP]
     assert gateway.ended.is_set()
+
+
+async def test_remarks_fit_into_one_header_and_a_turn_without_has_none() -> None:
+    script = [Log("letters\r\nx-b: c"), Log("的"), ONE, STOP]
+    for messages, expected in ((script, b"letters x-b: c; ?"), ([ONE, STOP], None)):
+        client = Client(ScriptedGateway(messages))
+        spoken = await speak(client.request, REQUEST)
+        response = SpokenResponse(spoken, audio_only, spoken.content_type)
+        await response(client.scope, client.receive, client.send)
+        headers = dict(client.messages[0]["headers"])
+        assert headers.get(b"x-shoal-remark") == expected and b"x-b" not in headers
+        assert client.body == b"one"
 
 
 @pytest.mark.parametrize(
