@@ -19,7 +19,6 @@ server that drains and bytes that are no message are the same in every state.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -45,7 +44,7 @@ from shoal.proto.messages import (
     Unknown,
 )
 
-from .alignment import UNIT_S, Alignment
+from .alignment import Alignment
 from .effects import (
     BeginTurn,
     Close,
@@ -62,10 +61,11 @@ from .effects import (
     ToClient,
     ToEngine,
 )
+from .listening import Listening
 from .opening import open_command, requested_voice
+from .turn_text import MAX_MARKS, TurnText
 from .unread import nothing_unread
 
-MAX_MARKS = 512
 SILENCE_S = 0.4
 """Said for text in which nothing can be spoken: some clients take no audio for a failure."""
 
@@ -96,28 +96,15 @@ class Rules:
     unread: Callable[[str], str] = nothing_unread
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """A flush that the engine was told of. ``worded``: non-blank text since the mark before."""
-
-    worded: bool
-    id: ClientId | None
-
-
 @dataclass(slots=True)
 class _Turn:
     """The turn that the engine is at."""
 
     stream: api.StreamId
     alignment: Alignment
-    marks: deque[_Mark] = field(default_factory=deque[_Mark])
+    text: TurnText = field(default_factory=TurnText)
     late: list[ClientId] = field(default_factory=list[ClientId])  # ids of flushes after the stop
-    unflushed: bool = False  # text since the last mark
-    unspoken: bool = False  # non-blank text since the last mark
-    worded: bool = False  # any non-blank text at all
-    waiting_chars: int = 0
     remark: str = ""  # on text that the voice cannot read
-    sounded: bool = False  # audio since the last mark that was reached
 
 
 class Session:
@@ -126,9 +113,7 @@ class Session:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._turn: _Turn | None = None
-        self._alignment: Alignment | None = None  # of the last turn, whose audio may still play
-        self._played_s: float | None = None
-        self._pace_s = UNIT_S
+        self._listening = Listening()
         self._going_away = False
         self._next_mark = 0
         self.state = State.AWAIT_START
@@ -165,7 +150,7 @@ class Session:
             case State.SPEAKING, Stop():
                 return self._stop()
             case _, Played(audio_s=audio_s):
-                self._played_s = max(audio_s, self._played_s or 0.0)
+                self._listening.played(audio_s)
                 return []
             case _, Cancel(played_s=played_s):
                 return self._cut(played_s)
@@ -195,20 +180,19 @@ class Session:
             return []
         match event:
             case api.Pcm(samples=samples):
-                turn.sounded = True
+                turn.text.sounded()
                 return [*_said(turn.alignment.audio(samples)), Encode(samples)]
             case api.SegmentStarted(index=index, text=text):
-                turn.waiting_chars = max(0, turn.waiting_chars - len(text))
+                turn.text.began(text)
                 return _said(turn.alignment.segment(index, text))
             case api.Flushed():
-                mark = turn.marks.popleft() if turn.marks else _Mark(False, None)
-                if not (turn.marks or turn.unflushed):
-                    turn.waiting_chars = 0
+                mark = turn.text.reached()
                 aligned = _said(turn.alignment.end_segment())
-                return [*aligned, *self._silence_if(turn, mark.worded), EncodeFlush(mark.id)]
+                silence = self._silence_if(turn, turn.text.soundless(mark))
+                return [*aligned, *silence, EncodeFlush(mark.id)]
             case api.Finished():
                 aligned = _said(turn.alignment.end_segment())
-                silence = self._silence_if(turn, turn.unspoken)
+                silence = self._silence_if(turn, turn.text.soundless(None))
                 return [*aligned, *silence, EncodeEnd(), *self._finish(turn)]
             case api.Failed(fault=fault, message=message):
                 return self._fail(_CODE_OF[fault], message, cancel=False)
@@ -224,8 +208,7 @@ class Session:
     def inserted(self, at_samples: int, total_s: float) -> None:
         """Behind ``at_samples`` of the turn's audio its encoder added silence, ``total_s`` of it
         in the whole turn."""
-        if self._alignment is not None:
-            self._alignment.inserted(at_samples, total_s)
+        self._listening.inserted(at_samples, total_s)
 
     def grace_over(self) -> list[Effect]:
         return self._close(NORMAL_CLOSE, "") if self.state is State.IDLE else []
@@ -256,7 +239,7 @@ class Session:
 
     def _begin(self, start: Start) -> list[Effect]:
         request = start.request
-        self._forget_alignment()
+        self._listening.forget()
         effects = [*self._cancel(), DropTurn(), StopGrace()]
         if self._going_away:
             return [*effects, *self._fail(Code.DRAINING, "server is shutting down")]
@@ -266,8 +249,8 @@ class Session:
         except ProtocolError as error:
             return [*effects, *self._fail(error.code, error.message)]
         rate, speed = self._rules.sample_rate, request.prosody.speed
-        self._alignment = Alignment(rate, speed, start.timestamps, self._pace_s)
-        self._turn = _Turn(command.stream, self._alignment)
+        alignment = self._listening.begin(rate, speed, start.timestamps)
+        self._turn = _Turn(command.stream, alignment)
         self.state = State.SPEAKING
         effects += [BeginTurn(command.stream, request), ToEngine(command)]
         if start.ready:
@@ -283,12 +266,8 @@ class Session:
         turn = self._running()
         if not text:
             return []
-        if turn.waiting_chars + len(text) > MAX_TEXT_CHARS:
+        if not turn.text.push(text):
             return self._fail(Code.TOO_BIG, f"over {MAX_TEXT_CHARS} characters wait to be spoken")
-        turn.waiting_chars += len(text)
-        turn.unflushed = True
-        if not text.isspace():
-            turn.unspoken = turn.worded = True
         remark = "" if turn.remark else self._rules.unread(text)
         turn.remark = turn.remark or remark
         push = ToEngine(api.PushText(turn.stream, text))
@@ -296,14 +275,13 @@ class Session:
 
     def _flush(self, mark: ClientId | None) -> list[Effect]:
         turn = self._running()
-        if len(turn.marks) >= MAX_MARKS:
+        if turn.text.full:
             return [] if mark is None else [ToClient(Error(f"over {MAX_MARKS} flushes wait"))]
-        if not turn.unflushed and mark is None:
+        if not turn.text.unflushed and mark is None:
             return []
-        if not (turn.unflushed or turn.marks):
+        if not turn.text.waits:
             return [EncodeFlush(mark)]
-        turn.marks.append(_Mark(turn.unspoken, mark))
-        turn.unflushed = turn.unspoken = False
+        turn.text.mark(mark)
         self._next_mark += 1
         return [ToEngine(api.Flush(turn.stream, self._next_mark))]
 
@@ -319,25 +297,17 @@ class Session:
     def _cut(self, played_s: float | None) -> list[Effect]:
         """End the turn without a finish; the client will go on with this connection."""
         if played_s is not None:
-            self._played_s = max(played_s, self._played_s or 0.0)
-        heard = None
-        if self._alignment is not None and self._played_s is not None:
-            heard = self._alignment.heard(self._played_s)
-        effects = [*self._cancel(), SayCancelled(heard), StopGrace()]
-        self._forget_alignment()
+            self._listening.played(played_s)
+        effects = [*self._cancel(), SayCancelled(self._listening.heard()), StopGrace()]
+        self._listening.forget()
         self.state = State.IDLE
         if self._going_away:
             effects += self._close(GOING_AWAY, "server is shutting down")
         return effects
 
-    def _forget_alignment(self) -> None:
-        if self._alignment is not None:
-            self._pace_s = self._alignment.unit_s
-        self._alignment = self._played_s = None
-
     def _stop(self) -> list[Effect]:
         turn = self._running()
-        if not turn.worded:
+        if not turn.text.worded:
             return [*self._cancel(), *self._finish(turn)]
         self.state = State.DRAINING
         return [ToEngine(api.EndText(turn.stream))]
@@ -346,17 +316,15 @@ class Session:
         effects: list[Effect] = [] if self._turn is None else [EndTurn(turn.stream)]
         self._turn = None
         self.state = State.IDLE
-        waiting = [*(mark.id for mark in turn.marks if mark.id is not None), *turn.late]
-        effects += [SayFlushed(mark) for mark in waiting]
+        effects += [SayFlushed(mark) for mark in (*turn.text.owed, *turn.late)]
         effects.append(ToClient(Finish("stop")))
         if self._going_away:
             effects += self._close(GOING_AWAY, "server is shutting down")
         return effects
 
-    def _silence_if(self, turn: _Turn, worded: bool) -> list[Effect]:
+    def _silence_if(self, turn: _Turn, soundless: bool) -> list[Effect]:
         """Silence in place of text that had words but made no sound."""
-        sounded, turn.sounded = turn.sounded, False
-        if sounded or not worded:
+        if not soundless:
             return []
         samples = int(SILENCE_S * self._rules.sample_rate)
         turn.alignment.silence(samples)

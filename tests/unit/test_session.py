@@ -27,7 +27,8 @@ from shoal.realtime.effects import (
     ToClient,
     ToEngine,
 )
-from shoal.realtime.session import MAX_MARKS, State
+from shoal.realtime.session import State
+from shoal.realtime.turn_text import MAX_MARKS
 from tests.sessions import (
     PCM,
     S1,

@@ -39,7 +39,8 @@ from shoal.realtime.effects import (
     ToClient,
     ToEngine,
 )
-from shoal.realtime.session import MAX_MARKS, Session, State
+from shoal.realtime.session import Session, State
+from shoal.realtime.turn_text import MAX_MARKS
 from tests.sessions import (
     AWAY,
     PCM,

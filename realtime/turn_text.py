@@ -1,0 +1,96 @@
+"""``TurnText``: a turn's text on its way through the engine, and the flushes asked for within it.
+
+Counts only; the text itself is not kept. Knows neither effects nor audio. Pure; owned by the event
+loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from shoal.proto.messages import MAX_TEXT_CHARS, ClientId
+
+MAX_MARKS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A flush that the engine was told of. ``worded``: non-blank text since the mark before."""
+
+    worded: bool
+    id: ClientId | None
+
+
+class TurnText:
+    """See the module. ``worded``: whether any non-blank text came at all."""
+
+    def __init__(self) -> None:
+        self.worded = False
+        self._marks: deque[Mark] = deque()
+        self._unflushed = False  # text since the last mark
+        self._unspoken = False  # non-blank text since the last mark
+        self._waiting_chars = 0
+        self._sounded = False  # audio since the last mark that was reached
+
+    # From the client ----------------------------------------------------------------------------
+
+    def push(self, text: str) -> bool:
+        """False where with ``text`` too much would wait to be spoken: it was not taken."""
+        if self._waiting_chars + len(text) > MAX_TEXT_CHARS:
+            return False
+        self._waiting_chars += len(text)
+        self._unflushed = True
+        if not text.isspace():
+            self._unspoken = self.worded = True
+        return True
+
+    def mark(self, mark_id: ClientId | None) -> None:
+        """The engine is told of a flush."""
+        self._marks.append(Mark(self._unspoken, mark_id))
+        self._unflushed = self._unspoken = False
+
+    # From the engine ----------------------------------------------------------------------------
+
+    def began(self, text: str) -> None:
+        """A segment of ``text`` is spoken from now on."""
+        self._waiting_chars = max(0, self._waiting_chars - len(text))
+
+    def sounded(self) -> None:
+        self._sounded = True
+
+    def reached(self) -> Mark:
+        """The next mark: all before it was spoken."""
+        mark = self._marks.popleft() if self._marks else Mark(False, None)
+        if not self.waits:
+            self._waiting_chars = 0
+        return mark
+
+    def soundless(self, mark: Mark | None) -> bool:
+        """Whether the words before ``mark``, or before the end, made no sound. Asked once each."""
+        worded = self._unspoken if mark is None else mark.worded
+        sounded, self._sounded = self._sounded, False
+        return worded and not sounded
+
+    # What is so ---------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """No further mark may be set."""
+        return len(self._marks) >= MAX_MARKS
+
+    @property
+    def unflushed(self) -> bool:
+        """Text came since the last mark."""
+        return self._unflushed
+
+    @property
+    def waits(self) -> bool:
+        """There are text or marks that the engine is not through with, as far as that is known."""
+        return bool(self._marks) or self._unflushed
+
+    @property
+    def owed(self) -> list[ClientId]:
+        """The ids of marks that were not reached."""
+        return [mark.id for mark in self._marks if mark.id is not None]

@@ -1,0 +1,69 @@
+"""How much of a turn's text waits, which flushes are due, and what made no sound."""
+
+from __future__ import annotations
+
+from shoal.proto.messages import MAX_TEXT_CHARS
+from shoal.realtime.turn_text import MAX_MARKS, Mark, TurnText
+
+
+def test_text_waits_until_its_segment_begins_or_all_of_it_was_flushed() -> None:
+    text = TurnText()
+    assert text.push("x" * MAX_TEXT_CHARS) and not text.push("y")
+    text.began("x" * 10)
+    assert text.push("y" * 10) and not text.push("y")
+    text.mark(None)
+    assert text.waits and not text.unflushed
+    text.reached()
+    assert not text.waits and text.push("x" * MAX_TEXT_CHARS)
+
+
+def test_what_came_behind_a_mark_waits_on_when_the_mark_is_reached() -> None:
+    text = TurnText()
+    text.push("x" * (MAX_TEXT_CHARS - 5))
+    text.mark(None)
+    text.push("y" * 5)
+    text.reached()
+    assert text.waits and text.unflushed and not text.push("z")
+
+
+def test_marks_are_reached_in_order_and_the_others_are_owed() -> None:
+    text = TurnText()
+    text.push("One.")
+    text.mark("a")
+    text.push(" ")
+    text.mark(None)
+    text.mark("b")
+    assert text.owed == ["a", "b"]
+    assert text.reached() == Mark(True, "a")
+    assert text.owed == ["b"]
+    assert [text.reached(), text.reached()] == [Mark(False, None), Mark(False, "b")]
+    assert text.reached() == Mark(False, None), "one that nobody asked for"
+
+
+def test_so_many_marks_may_wait() -> None:
+    text = TurnText()
+    for number in range(MAX_MARKS):
+        assert not text.full
+        text.mark(number)
+    assert text.full
+    text.reached()
+    assert not text.full
+
+
+def test_only_words_without_sound_are_soundless_and_each_stretch_by_itself() -> None:
+    text = TurnText()
+    text.push("...")
+    text.mark(None)
+    text.push("One.")
+    assert text.soundless(text.reached())
+    text.sounded()
+    assert not text.soundless(None)
+    assert text.soundless(None), "the sound was of the stretch before"
+
+
+def test_blank_text_has_no_words() -> None:
+    text = TurnText()
+    text.push(" \n")
+    assert text.unflushed and not text.worded and not text.soundless(None)
+    text.push("x")
+    assert text.worded
