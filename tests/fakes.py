@@ -1,7 +1,7 @@
 """Named stand-ins: a clock that tests turn by hand, and a runner that checks its callers.
 
-``ScriptedRunner`` has no model. It keeps what every position of its KV pages holds, computes each
-row's codes from everything the row's table leads to, and raises :class:`ContractError` for every
+``ScriptedRunner`` has no model. It knows what every position of its KV pages holds, computes each
+row's codes from everything the row's table leads to, and raises ``ContractError`` for every
 breach of :mod:`shoal.engine.runner` that it can see. A step's work is done as late as the contract
 allows - when it is collected - so that a page which is reused too early changes somebody's codes.
 """
@@ -27,16 +27,11 @@ from shoal.engine.runner import (
     StepResult,
     VocodeBatch,
 )
+from tests.pages import Pages, check, mix
 
 END = 7
 CODES = 1 << 20
 NEVER = 1 << 30
-_MIX = 0x9E3779B97F4A7C15
-_MASK = (1 << 63) - 1
-
-
-class ContractError(AssertionError):
-    """A caller broke the runner's contract."""
 
 
 class ManualClock:
@@ -131,10 +126,7 @@ class ScriptedRunner:
     ) -> None:
         self._spec = sizes or spec()
         self._frames_of = frames_of
-        self._cells = np.zeros((self._spec.pages, self._spec.page_tokens), np.int64)
-        self._places = np.full_like(self._cells, -1)
-        # Cells and places of the host's pages.
-        self._kept = np.full((2, self._spec.host_pages, self._spec.page_tokens), -1, np.int64)
+        self.pages = Pages(self._spec)
         self._rows: dict[int, _Row] = {}
         self._flying: deque[_Launched] = deque()
         self._launched = 0
@@ -168,28 +160,28 @@ class ScriptedRunner:
             self._launch(plan)
 
     def _launch(self, plan: StepPlan) -> None:
-        _check(plan.step == self._launched, f"step {plan.step} after {self._launched - 1}")
-        _check(len(self._flying) < 2, f"step {plan.step} launched with two steps in flight")
-        _check(len(set(plan.slots)) == len(plan.slots) > 0, f"slots {plan.slots}")
+        check(plan.step == self._launched, f"step {plan.step} after {self._launched - 1}")
+        check(len(self._flying) < 2, f"step {plan.step} launched with two steps in flight")
+        check(len(set(plan.slots)) == len(plan.slots) > 0, f"slots {plan.slots}")
         self._launched += 1
         self.log.steps.append(plan.slots)
         for join in plan.joins:
             self._join(join, plan)
         for grant in plan.grants:
-            _check(grant.slot in plan.slots, f"grant for slot {grant.slot} outside the step")
+            check(grant.slot in plan.slots, f"grant for slot {grant.slot} outside the step")
             self._page(grant.page)
             self._rows[grant.slot].table.append(grant.page)
         reads: list[frozenset[int]] = []
         writes: list[int] = []
         rows: list[_Row] = []
         for slot in plan.slots:
-            _check(0 <= slot < self._spec.max_slots, f"slot {slot}")
+            check(0 <= slot < self._spec.max_slots, f"slot {slot}")
             row = self._rows.get(slot)
             assert row is not None, f"slot {slot} runs and was never joined"
             position = row.position
-            _check(position < self._spec.max_positions, f"position {position}")
+            check(position < self._spec.max_positions, f"position {position}")
             last = position // self._spec.page_tokens
-            _check(last < len(row.table), f"slot {slot}: no page for position {position}")
+            check(last < len(row.table), f"slot {slot}: no page for position {position}")
             row.position += 1
             rows.append(row)
             reads.append(frozenset(row.table[: last + 1]))
@@ -198,21 +190,21 @@ class ScriptedRunner:
         # Earlier steps finish first; within a step, and against them, nobody writes what another
         # row reads.
         for page, row in zip(writes, rows, strict=True):
-            _check(page not in self.protected, f"step {plan.step} writes shared page {page}")
+            check(page not in self.protected, f"step {plan.step} writes shared page {page}")
             for other in (*self._flying, launched):
                 for read, reader in zip(other.reads, other.rows, strict=True):
                     alone = reader is row or page not in read or reader.ended
-                    _check(alone, f"page {page} is written by one row and read by another")
+                    check(alone, f"page {page} is written by one row and read by another")
         self._flying.append(launched)
 
     def _join(self, join: Join, plan: StepPlan) -> None:
-        _check(join.slot in plan.slots, f"join of slot {join.slot} outside the step")
-        _check(join.column.shape == (1 + self._spec.codebooks,), f"column {join.column.shape}")
+        check(join.slot in plan.slots, f"join of slot {join.slot} outside the step")
+        check(join.column.shape == (1 + self._spec.codebooks,), f"column {join.column.shape}")
         before = self._rows.get(join.slot)
         if before is not None:
             newer = join.generation > before.join.generation
-            _check(newer, f"slot {join.slot}: generation {join.generation} again")
-        _check(len(set(join.table)) == len(join.table), "a page twice in one table")
+            check(newer, f"slot {join.slot}: generation {join.generation} again")
+        check(len(set(join.table)) == len(join.table), "a page twice in one table")
         for page in join.table:
             self._page(page)
         self.log.joins.append(join)
@@ -222,10 +214,10 @@ class ScriptedRunner:
 
     def collect(self, step: int) -> StepResult:
         with self._lock:
-            _check(bool(self._flying), f"step {step} collected and none is in flight")
+            check(bool(self._flying), f"step {step} collected and none is in flight")
             launched = self._flying.popleft()
             plan = launched.plan
-            _check(plan.step == step, f"step {step} collected before step {plan.step}")
+            check(plan.step == step, f"step {step} collected before step {plan.step}")
             columns = np.zeros((len(plan.slots), 1 + self._spec.codebooks), np.int32)
             ended = np.zeros(len(plan.slots), np.bool_)
             for index, row in enumerate(launched.rows):
@@ -237,8 +229,8 @@ class ScriptedRunner:
             return _end_column(self._spec.codebooks), True
         # Not ``row.position``: a later step may be launched already.
         position = row.join.position + row.draw - row.join.draw
-        self._write(row.table, position, row.column)
-        digest = self.digest(tuple(row.table), position + 1)
+        self.pages.write(row.table, position, row.column)
+        digest = self.pages.digest(tuple(row.table), position + 1)
         column = frame_of(digest, row.join.sampling.seed, row.draw, self._spec.codebooks)
         row.draw += 1
         if row.left == 0:
@@ -260,7 +252,7 @@ class ScriptedRunner:
                 written = {*chunk.table[first:], *(chunk.copy_page or ())[1:]}
                 for other in chunks:
                     apart = other is chunk or written.isdisjoint(other.table)
-                    _check(apart, f"chunks of one pass share pages {written}")
+                    check(apart, f"chunks of one pass share pages {written}")
             for chunk in chunks:
                 self._prefill(chunk)
 
@@ -268,29 +260,26 @@ class ScriptedRunner:
         self.log.prefilled.append(chunk)
         count, size = len(chunk.columns), self._spec.page_tokens
         end = chunk.position + count
-        _check(end <= self._spec.max_positions, f"prefill to {end}")
-        _check(len(chunk.table) * size >= end, f"{len(chunk.table)} pages for {end} positions")
+        check(end <= self._spec.max_positions, f"prefill to {end}")
+        check(len(chunk.table) * size >= end, f"{len(chunk.table)} pages for {end} positions")
         if chunk.copy_page is not None:
             source, target = chunk.copy_page
-            _check(source != target and target in chunk.table, f"copy {chunk.copy_page}")
-            _check(chunk.position // size == chunk.table.index(target), "copy to a later page")
-            self._cells[target], self._places[target] = (
-                self._cells[source],
-                self._places[source],
-            )
+            check(source != target and target in chunk.table, f"copy {chunk.copy_page}")
+            check(chunk.position // size == chunk.table.index(target), "copy to a later page")
+            self.pages.copy(source, target)
         for position in range(chunk.position, end):
             page = chunk.table[position // size]
             self._writable(page)
-            self._write(chunk.table, position, chunk.columns[position - chunk.position])
-        self.digest(chunk.table, end)
+            self.pages.write(chunk.table, position, chunk.columns[position - chunk.position])
+        self.pages.digest(chunk.table, end)
 
     def save_pages(self, pages: Sequence[int], host_pages: Sequence[int]) -> None:
         with self._lock:
             if self.fail_copies:
                 raise RuntimeError("scripted failure of a save")
             written = {page for launched in self._flying for page in launched.writes}
-            _check(written.isdisjoint(pages), f"of pages {pages} some are written in a step")
-            self._kept[:, list(host_pages)] = self._cells[list(pages)], self._places[list(pages)]
+            check(written.isdisjoint(pages), f"of pages {pages} some are written in a step")
+            self.pages.save(pages, host_pages)
             self.log.copied.append(("saved", len(pages)))
 
     def load_pages(self, host_pages: Sequence[int], pages: Sequence[int]) -> None:
@@ -299,36 +288,18 @@ class ScriptedRunner:
                 raise RuntimeError("scripted failure of a load")
             for page in pages:
                 self._writable(page)
-            self._cells[list(pages)], self._places[list(pages)] = self._kept[:, list(host_pages)]
+            self.pages.load(host_pages, pages)
             self.log.copied.append(("loaded", len(pages)))
 
-    def digest(self, table: tuple[int, ...], length: int) -> int:
-        """What positions ``0 .. length - 1`` hold, in one number; all of them must be written."""
-        pages = np.asarray(table[: -(-length // self._spec.page_tokens)], np.int64)
-        places = self._places[pages].ravel()[:length]
-        _check(
-            bool((places == np.arange(length)).all()),
-            f"of {length} positions, these hold another or none: "
-            f"{np.flatnonzero(places != np.arange(length))[:8].tolist()}",
-        )
-        cells = self._cells[pages].ravel()[:length].astype(np.uint64)
-        weights = 2 * np.arange(length, dtype=np.uint64) + np.uint64(1)
-        return int((cells * weights).sum(dtype=np.uint64)) & _MASK
-
-    def _write(self, table: tuple[int, ...] | list[int], position: int, column: Int32Array) -> None:
-        page, offset = divmod(position, self._spec.page_tokens)
-        self._cells[table[page], offset] = column_hash(column)
-        self._places[table[page], offset] = position
-
     def _page(self, page: int) -> None:
-        _check(0 <= page < self._spec.pages, f"page {page}")
+        check(0 <= page < self._spec.pages, f"page {page}")
 
     def _writable(self, page: int) -> None:
         self._page(page)
-        _check(page not in self.protected, f"shared page {page} is written")
+        check(page not in self.protected, f"shared page {page} is written")
         for launched in self._flying:
             for row, read in zip(launched.rows, launched.reads, strict=True):
-                _check(row.ended or page not in read, f"page {page} is in a step in flight")
+                check(row.ended or page not in read, f"page {page} is in a step in flight")
 
     # Sound ------------------------------------------------------------------------------------
 
@@ -338,9 +309,9 @@ class ScriptedRunner:
                 raise RuntimeError("scripted codec failure")
             self.log.vocoded.append(batch)
             rows, frames, codebooks = batch.codes.shape
-            _check(codebooks == self._spec.codebooks, f"codes {batch.codes.shape}")
-            _check(len(batch.slots) == rows == len(set(batch.slots)), f"slots {batch.slots}")
-            _check(frames in range(1, self._spec.pcm_batch_frames[-1] + 1), f"{frames} frames")
+            check(codebooks == self._spec.codebooks, f"codes {batch.codes.shape}")
+            check(len(batch.slots) == rows == len(set(batch.slots)), f"slots {batch.slots}")
+            check(frames in range(1, self._spec.pcm_batch_frames[-1] + 1), f"{frames} frames")
             pcm = np.zeros((rows, frames, self._spec.frame_samples), np.int16)
             for row, slot in enumerate(batch.slots):
                 if batch.reset[row]:
@@ -364,28 +335,15 @@ class ScriptedRunner:
         self.closed = True
 
 
-def _check(holds: bool, breach: str) -> None:
-    if not holds:
-        raise ContractError(breach)
-
-
 def _end_column(codebooks: int) -> Int32Array:
     return np.array([END, *[0] * codebooks], np.int32)
-
-
-def column_hash(column: Int32Array) -> int:
-    """A number for a column; never 0."""
-    value = 1
-    for part in column.tolist():
-        value = ((value ^ (part + 1)) * _MIX) & _MASK
-    return value or 1
 
 
 def frame_of(digest: int, seed: int, draw: int, codebooks: int) -> Int32Array:
     """The column that a scripted row draws: a function of context, seed and draw alone."""
     value = digest
     for part in (seed, draw):
-        value = ((value ^ (part + 1)) * _MIX) & _MASK
+        value = mix(value, part)
         value ^= value >> 29
     codes = [((value * (2 * book + 3)) >> 11) % CODES for book in range(codebooks)]
     return np.array([100 + codes[0], *codes], np.int32)

@@ -134,7 +134,7 @@ def test_a_voice_that_the_host_has_is_copied_and_more_urgent_work_goes_between()
 def test_a_voice_that_cannot_be_copied_back_is_computed(caplog: pytest.LogCaptureFixture) -> None:
     runner, order = run_with_host(long_voice(1, kept=True), fail=True)
     assert order == [f"load {PAGES_AT_ONCE}", *["prefill 1"] * LONG, "prefilled 1"]
-    assert runner.digest(tuple(range(LONG)), 8 * LONG) != 0
+    assert runner.pages.digest(tuple(range(LONG)), 8 * LONG) != 0
     assert "copying a voice from the host's memory failed" in caplog.text
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from shoal.engine.api import Cancel, Fault, Flush, Pause, Resume, StreamId
 from shoal.engine.runner import StepResult
-from tests.fakes import ContractError, spec
+from tests.fakes import spec
+from tests.pages import ContractError
 from tests.rig import WIDE, Rig, alone, columns_of, failure
 
 PATIENT = replace(WIDE, wait_s=1e9, waiting=10_000)

@@ -332,6 +332,6 @@ def test_a_pool_that_cannot_hold_a_whole_context_still_speaks() -> None:
 def test_the_runner_that_the_rules_are_tested_with_notices_breaches() -> None:
     runner = ScriptedRunner(spec())
     with pytest.raises(AssertionError):
-        runner.digest((0,), 1)
+        runner.pages.digest((0,), 1)
     assert Limits().wait_s == 1.0
     assert np.array_equal(columns_of("a"), [[20 + ord("a"), 0, 0, 0]])
