@@ -8,7 +8,6 @@ come in by a queue.
 
 from __future__ import annotations
 
-import math
 import queue
 import re
 import threading
@@ -16,8 +15,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from .api import (
     Cancel,
@@ -48,10 +45,9 @@ from .api import (
     Voice,
     VoiceInfo,
 )
+from .fake_tone import frame, frame_count, pitch_hz
 from .voices import UnknownVoice, VoiceStore
 
-SECONDS_PER_LETTER = 0.06
-LEAST_FRAMES = 4
 CHUNK_FRAMES = 2
 MAX_WAITING_CHARS = 1 << 20
 _SENTENCE_END = re.compile(r"[.!?。！？\n]+(?=\s)")
@@ -86,34 +82,6 @@ class _Stream:
     @property
     def has_work(self) -> bool:
         return bool(self.speaking or self.held or self.ready)
-
-
-def tone(text: str, voice: str, seed: int, rate: int, frame_samples: int) -> bytes:
-    """What the fake says: whole frames, longer for longer text, a pitch for each voice.
-
-    Empty for text with no letter or digit in it.
-    """
-    frames = _frame_count(text, rate, frame_samples)
-    pitch_hz = _pitch_hz(voice, seed)
-    return b"".join(_frame(at, pitch_hz, rate, frame_samples) for at in range(frames))
-
-
-def _frame_count(text: str, rate: int, frame_samples: int) -> int:
-    letters = sum(character.isalnum() for character in text)
-    if not letters:
-        return 0
-    return max(LEAST_FRAMES, math.ceil(letters * SECONDS_PER_LETTER * rate / frame_samples))
-
-
-def _pitch_hz(voice: str, seed: int) -> float:
-    return 220.0 + (sum(voice.encode()) + 7 * seed) % 220
-
-
-def _frame(index: int, pitch_hz: float, rate: int, frame_samples: int) -> bytes:
-    time_s = np.arange(index * frame_samples, (index + 1) * frame_samples) / rate
-    envelope = 0.6 + 0.4 * np.sin(2 * np.pi * 4 * time_s)
-    wave = 0.4 * envelope * np.sin(2 * np.pi * pitch_hz * time_s)
-    return (wave * 32767).astype("<i2").tobytes()
 
 
 class FakeEngine:
@@ -346,7 +314,7 @@ class FakeEngine:
                 self._fail(stream_id, Fault.ENGINE, "the engine failed", events)
                 return
             info = self._info
-            stream.speaking = _frame_count(text, info.sample_rate, info.frame_samples)
+            stream.speaking = frame_count(text, info.sample_rate, info.frame_samples)
             stream.spoken = 0
             events.append(SegmentStarted(stream_id, stream.segments, text, stream.samples))
             stream.segments += 1
@@ -365,8 +333,8 @@ class FakeEngine:
         self._settle(stream_id, stream, events)
 
     def _next_frame(self, stream: _Stream) -> bytes:
-        pitch_hz = _pitch_hz(stream.open.voice.voice_id or "", stream.open.sampling.seed or 0)
-        return _frame(stream.spoken, pitch_hz, self._info.sample_rate, self._info.frame_samples)
+        at_hz = pitch_hz(stream.open.voice.voice_id or "", stream.open.sampling.seed or 0)
+        return frame(stream.spoken, at_hz, self._info.sample_rate, self._info.frame_samples)
 
     def _timing(self, stream: _Stream) -> Timing | None:
         if stream.seq or stream.first_text_s is None:

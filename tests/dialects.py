@@ -15,7 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from shoal.engine import api
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 
 TIMEOUT_S = 10.0
 MULTI = "/v1/text-to-speech/alice/multi-stream-input?output_format=pcm_24000"

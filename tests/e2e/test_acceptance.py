@@ -20,7 +20,8 @@ import pytest
 import soundfile
 from fishaudio.types import FlushEvent, TTSConfig
 
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 from shoal.loadtest.own_server import free_port, is_ready
 from tests.clients_runs import PYTHON, run_client
 from tests.named import missing_tests

@@ -9,7 +9,8 @@ import wave
 from collections.abc import Callable
 from pathlib import Path
 
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 from shoal.realtime.batch import Tally, run_batch
 from shoal.realtime.batch_folder import Folder
 from shoal.realtime.batch_speakers import RemoteSpeaker

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
-from shoal.engine.fake import tone
+from shoal.engine.fake_tone import tone
 from shoal.realtime.log import LogThread
 
 Serve = Callable[..., Any]

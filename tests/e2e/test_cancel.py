@@ -9,7 +9,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 
 Serve = Callable[..., Any]
 Dial = Callable[..., Any]

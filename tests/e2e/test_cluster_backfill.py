@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from shoal.engine.fake import tone
+from shoal.engine.fake_tone import tone
 
 pytest.importorskip("ray")
 

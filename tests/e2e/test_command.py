@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shoal.engine.fake import tone
+from shoal.engine.fake_tone import tone
 from shoal.loadtest.own_server import NoServer, own_server
 from shoal.realtime.say import SayError, say_remote
 

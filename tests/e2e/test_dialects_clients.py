@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 from shoal.engine.voices import VoiceStore
 from tests.clients_runs import PYTHON, run_client, run_javascript
 

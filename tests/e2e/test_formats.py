@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from shoal.engine.fake import tone
+from shoal.engine.fake_tone import tone
 
 Dial = Callable[..., Any]
 TEXT = "Hello there, this is a test. And a second sentence."

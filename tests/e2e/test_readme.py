@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.engine.fake import tone
+from shoal.engine.fake_tone import tone
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 from shoal.proto.request import PCM_RATES
 
 Serve = Callable[..., Any]

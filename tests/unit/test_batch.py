@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 from shoal.realtime.batch import FAILED, GaveWay, Job, Write, read_jobs, run_batch
 from shoal.realtime.batch_folder import MANIFEST, Folder, FolderBusy
 from shoal.realtime.batch_speakers import LocalSpeaker

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from shoal.engine.fake import tone
+from shoal.engine.fake_tone import tone
 from shoal.proto.messages import MAX_AUDIO_BYTES, Prosody, TtsRequest
 from shoal.proto.request import RATES
 from shoal.realtime.audio.samples import loud_samples

@@ -31,7 +31,8 @@ from shoal.engine.api import (
     StreamId,
     Voice,
 )
-from shoal.engine.fake import FakeEngine, tone
+from shoal.engine.fake import FakeEngine
+from shoal.engine.fake_tone import tone
 
 S, T = StreamId(1), StreamId(2)
 

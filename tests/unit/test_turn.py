@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.engine.api import EngineStats, Pcm, StreamId, Timing
-from shoal.engine.fake import tone
+from shoal.engine.fake_tone import tone
 from shoal.proto.messages import Prosody, TtsRequest
 from shoal.realtime.encode import Chunk, EncodePool
 from shoal.realtime.metrics import Metrics
