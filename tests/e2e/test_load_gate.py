@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from shoal.loadtest.command import add_arguments, run
 from shoal.loadtest.report import baseline
+from tests.lying import judged, standing_in
 
 LIES = baseline.FOLDER / "stand-in-lies.json"
-
-
-def judged(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return run(parser.parse_args(words))
-
-
-@contextmanager
-def standing_in(*flags: str) -> Generator[str]:
-    command = [sys.executable, "-P", "-m", "shoal.loadtest.lying_server", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    output: IO[str] | None = process.stdout
-    assert output is not None
-    try:
-        yield output.readline().split()[0]
-    finally:
-        process.terminate()
-        process.wait(10)
-        output.close()
 
 
 def judged_at_last(*words: str) -> int:
