@@ -209,6 +209,11 @@ def test_a_transcript_that_cannot_match_is_remarked_upon_and_spoken_with(address
     (remark,) = (event["message"] for event in events if event["event"] == "log")
     assert "transcript is too long for its recording" in remark
     assert events[-1]["reason"] == "stop" and "audio" in {event["event"] for event in events}
+    reference = {"audio": load("george").recording, "text": "word " * 80}
+    body = msgpack.packb({"text": "One.", "format": "pcm", "references": [reference]})
+    headers = {"content-type": "application/msgpack"}
+    answer = httpx.post(f"{address}/v1/tts", content=body, headers=headers, timeout=60)
+    assert answer.status_code == 200 and answer.headers["x-shoal-remark"] == remark
     fitting = asyncio.run(live(address, load("george").recording, load("george").words, "One."))
     assert "log" not in {event["event"] for event in fitting}
 
