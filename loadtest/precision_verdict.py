@@ -1,6 +1,6 @@
 """What the precision gate makes of judged tokens: a summary, and whether it passes.
 
-Owns the two questions of ``bench_precision``; knows no model and no torch.
+Owns the questions of ``bench_precision``; knows no model and no torch.
 """
 
 from __future__ import annotations
@@ -45,6 +45,36 @@ class Finding:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """One reference input."""
+
+    frames: int
+    """Equal to bf16's own, before the first difference."""
+    least_margin: float
+    """Logits by which bf16 prefers the least sure of its own tokens to the next."""
+
+
+def equality(inputs: Sequence[Equal], frames: int, sure: float) -> list[Finding]:
+    """Whether the reference inputs are drawn token for token, and whether bf16 is sure of them."""
+    least = min(one.least_margin for one in inputs)
+    equal = [one.frames for one in inputs]
+    is_sure = least >= sure
+    advice = "" if is_sure else "; they are of other weights, run choose_inputs"
+    return [
+        Finding(
+            min(equal) >= frames,
+            f"{sum(x >= frames for x in equal)} of {len(equal)} reference inputs token for token "
+            f"equal to bf16 over {frames} frames; equal frames {equal}",
+        ),
+        Finding(
+            is_sure,
+            f"bf16 prefers each token of these inputs by {least:.2f} logits or more, {sure} is "
+            f"asked{advice}",
+        ),
+    ]
+
+
 def summary(judged: Sequence[Judged], tolerance: float) -> Summary:
     behind = [x for one in judged for frame in one.behind for x in frame]
     margin = [x for one in judged for frame in one.margin for x in frame]
@@ -62,7 +92,7 @@ def summary(judged: Sequence[Judged], tolerance: float) -> Summary:
 def verdict(
     candidate: Summary, format_alone: Summary, tolerance: float, *, is_random: bool
 ) -> list[Finding]:
-    """Both questions of ``bench_precision``; of a random model the second alone."""
+    """The questions about ordinary sentences; of a random model the second alone."""
     p = format_alone.agreement
     allowed = STANDARD_ERRORS * math.sqrt(max(p * (1 - p), 1e-4) / candidate.tokens)
     findings = [

@@ -14,9 +14,17 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
-from shoal.loadtest.bench_precision import equal_frames, fixed_sentences, main
+from shoal.loadtest.bench_precision import equal_frames, main
 from shoal.loadtest.command import add_arguments, run
-from shoal.loadtest.precision_verdict import Judged, Summary, summary, verdict
+from shoal.loadtest.precision_verdict import (
+    Equal,
+    Judged,
+    Summary,
+    equality,
+    summary,
+    verdict,
+)
+from shoal.loadtest.reference_inputs import fixed_sentences
 
 CLEAN = Summary(800, 0.87, 2.0, 0.058, 200, 0)
 
@@ -39,6 +47,16 @@ def test_each_question_fails_by_itself() -> None:
 def test_random_weights_prefer_no_token() -> None:
     assert verdicts(replace(CLEAN, furthest_behind=9.0), is_random=True) == [True, True]
     assert verdicts(replace(CLEAN, agreement=0.5), is_random=True) == [False, True]
+
+
+def test_one_token_that_is_not_equal_fails() -> None:
+    def passed(*inputs: Equal) -> list[bool]:
+        return [finding.passed for finding in equality(inputs, 5, 4.0)]
+
+    assert passed(Equal(5, 4.6), Equal(5, 4.0)) == [True, True]
+    assert passed(Equal(5, 4.6), Equal(4, 4.6)) == [False, True]
+    assert passed(Equal(5, 3.9), Equal(5, 4.6)) == [True, False]
+    assert "run choose_inputs" in equality([Equal(5, 3.9)], 5, 4.0)[1].text
 
 
 def test_tokens_are_counted_by_themselves() -> None:
@@ -69,19 +87,23 @@ def test_fp8_passes_and_misread_scales_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, planted = (str(tmp_path / name) for name in ("good", "planted"))
-    assert main(["--sentences", "2", "--frames", "3", "--out", good]) == 0
-    assert "FAIL" not in capsys.readouterr().out
-    assert main(["--sentences", "2", "--frames", "3", "--plant-scales", "--out", planted]) == 1
-    assert capsys.readouterr().out.count("FAIL") == 3
+    assert main(["--sentences", "2", "--out", good]) == 0
+    shown = capsys.readouterr().out
+    assert "FAIL" not in shown
+    assert "6 of 6 reference inputs token for token equal to bf16 over 5 frames" in shown
+    assert main(["--sentences", "2", "--plant-scales", "--out", planted]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("FAIL") == 4
+    assert "FAIL 0 of 6 reference inputs" in shown
     found = json.loads((tmp_path / "good" / "precision.json").read_text())
-    assert found["candidate"]["tokens"] == 2 * 3 * 8
+    assert found["candidate"]["tokens"] == 2 * 5 * 8
     # The same files, judged by the command.
     for folder, code in ((good, 0), (planted, 1)):
-        files = (f"{folder}/tokens-bf16.json", f"{folder}/tokens-fp8.json")
-        parser = argparse.ArgumentParser()
-        add_arguments(parser)
-        words = ["gate-tokens", *files, "--frames", "3", "--tolerance", "3"]
-        assert run(parser.parse_args(words)) == code
+        for kind, words in (("tokens", ["--tolerance", "3"]), ("sure", [])):
+            files = (f"{folder}/{kind}-bf16.json", f"{folder}/{kind}-fp8.json")
+            parser = argparse.ArgumentParser()
+            add_arguments(parser)
+            assert run(parser.parse_args(["gate-tokens", *files, *words])) == code
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is a command of its own")
