@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def folder_with_shapes(folder: Path, codec: Path) -> Path:
+    """``codec``, which now says its shape."""
+    shape = (folder / "shapes" / "codec_config.json").read_text()
+    (codec / "codec_config.json").write_text(shape)
+    return codec
+
+
+@torch.no_grad()
+def draw_many_entries(codec: TrainedCodec, recordings: Sequence[np.ndarray]) -> None:
+    """Untrained, each book's points lie to one side of all entries: here they lie around 0."""
+    sound = torch.from_numpy(np.concatenate(recordings))[None, None]
+    sound = sound[..., : sound.shape[-1] // 1200 * 1200]
+    for number, book in enumerate(codec.quantizer.books):
+        found = Quantized(*codec(sound, torch.tensor([2])))
+        assert book.in_proj.bias is not None
+        book.in_proj.bias -= found.points[number].mean((0, 2))
+
+
 def test_the_builtin_shape_is_that_of_the_committed_voice() -> None:
     voice = Path(__file__).parents[2] / "engine" / "builtin_voice"
     assert load_codec(voice).config == BUILTIN
@@ -62,12 +81,14 @@ def test_the_builtin_shape_is_that_of_the_committed_voice() -> None:
 def test_the_engine_hears_and_says_what_was_trained(tmp_path: Path) -> None:
     torch.manual_seed(0)
     trained = TrainedCodec(CODEC).eval()
+    samples = torch.randn(12 * 1200) * 0.1
+    draw_many_entries(trained, [samples.numpy()])
     write_shapes(tmp_path)
     torch.save(halved(trained.state_dict()), tmp_path / "codec.pth")
     trained = load_trained_codec(tmp_path, "cpu")
     codec = load_codec(tmp_path)
-    samples = torch.randn(12 * 1200) * 0.1
     codes = trained.encode(samples[None, None])
+    assert all(len(book.unique()) > 8 for book in codes[0])
     found = encode_codes(codec, samples)
     assert (found.T == codes[0]).float().mean() > 0.99
     sound = trained.decode(codes)[0, 0]
@@ -290,32 +311,48 @@ def test_a_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> No
     assert float(third.step(*batch, 0.6)["mel"]) == pytest.approx(results[0], rel=1e-2)
 
 
-def test_the_commands_train_encode_and_resume(
+def test_the_command_trains_and_resumes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--speech", str(folder / "speech"), "--out", str(tmp_path / "codec")]
     more = ["--texts", str(folder / "texts.npz"), "--device", "cpu", "--batch", "2"]
     more += ["--config", str(folder / "shapes" / "codec_config.json"), "--frames", "4"]
     more += ["--minutes", "0", "--steps", "2"]  # so many, whatever the machine is busy with
+    exports: list[dict[str, torch.Tensor]] = []
     for end, state in (("0.4", "one"), ("1.0", "two")):
         states = ["--state", str(tmp_path / state), "--carry", str(tmp_path / "carry")]
         assert main([*where, *more, *states, "--end", end]) == 0
+        export = torch.load(tmp_path / "codec" / "codec.pth", weights_only=True)
+        exports.append({key: value.float() for key, value in export.items()})
     said = capsys.readouterr().out
     assert "went on from" in said and "at step 2, 0.400" in said
     assert "held out at step 4" in said and "heard in the output" in said
-    (tmp_path / "codec" / "codec_config.json").write_text(
-        (folder / "shapes" / "codec_config.json").read_text()
-    )
-    codes = ["--codec", str(tmp_path / "codec"), "--device", "cpu", "--batch-s", "8"]
-    where[-1] = str(tmp_path / "codes")
-    carry = ["--carry", str(tmp_path / "c"), "--carry-parts", "1"]
-    assert encode_main([*where, *codes, "--part-mib", "0.01", *carry]) == 0
-    corpus, speech = read_corpus(tmp_path / "codes"), read_speech(folder / "speech")
-    assert len(list((tmp_path / "c").iterdir())) == 1
+    early, last = exports
+    assert all(value.isfinite().all() for value in last.values())
+    assert not all(torch.equal(early[key], last[key]) for key in early)
+    loaded = load_trained_codec(folder_with_shapes(folder, tmp_path / "codec"), "cpu").state_dict()
+    assert all(torch.equal(loaded[key], last[key]) for key in last)
+
+
+def test_the_command_encodes_every_utterance_as_if_it_were_alone(
+    folder: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    speech, codec = read_speech(folder / "speech"), TrainedCodec(CODEC).eval()
+    draw_many_entries(codec, [speech.samples(index) for index in range(20)])
+    (tmp_path / "codec").mkdir()
+    torch.save(halved(codec.state_dict()), tmp_path / "codec" / "codec.pth")
+    trained = load_trained_codec(folder_with_shapes(folder, tmp_path / "codec"), "cpu")
+    flags = ["--speech", str(folder / "speech"), "--out", str(tmp_path / "codes")]
+    flags += ["--codec", str(tmp_path / "codec"), "--device", "cpu", "--batch-s", "8"]
+    flags += ["--part-mib", "0.01", "--carry", str(tmp_path / "carry"), "--carry-parts", "1"]
+    assert encode_main(flags) == 0
+    corpus = read_corpus(tmp_path / "codes")
+    assert len(list((tmp_path / "carry").iterdir())) == 1
     assert len(corpus) == len(speech)
     assert (corpus.where == np.asarray(speech.where)).all()
-    trained = load_trained_codec(tmp_path / "codec", "cpu")
-    for index in (0, len(speech) - 1):
+    assert all(len(np.unique(book)) > 10 for book in corpus.codes.T)
+    for index in (*range(0, len(speech), 8), len(speech) - 1):
         sound = torch.from_numpy(speech.samples(index))[None, None]
         found = trained.encode(sound)[0].T.numpy()
         assert (found == corpus.codes_of(index)).mean() > 0.98
