@@ -122,6 +122,7 @@ def test_steady_steps_neither_wait_nor_allocate(steps: Driver) -> None:
             assert after[key] == pinned[key], key
 
 
+@pytest.mark.usefixtures("card_to_itself")
 def test_a_voice_of_2000_columns_is_prefilled_without_a_stall(steps: Driver) -> None:
     steps.run(SLOTS, joins(steps), STEPS)
     quiet = steps.times_s[2:]
@@ -135,11 +136,13 @@ def test_a_voice_of_2000_columns_is_prefilled_without_a_stall(steps: Driver) -> 
     )
 
 
+@pytest.mark.usefixtures("card_to_itself")
 def test_the_host_s_share_of_a_step_is_small(steps: Driver) -> None:
     steps.run(SLOTS, joins(steps), STEPS)
     assert percentile(steps.busy_s[2:], 0.99) < 1e-3
 
 
+@pytest.mark.usefixtures("card_to_itself")
 def test_a_busy_interpreter_does_not_move_a_step(steps: Driver) -> None:
     steps.run(SLOTS, joins(steps), STEPS)
     quiet = percentile(steps.times_s[2:], 0.99)

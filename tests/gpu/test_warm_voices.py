@@ -98,6 +98,7 @@ def test_a_turn_on_a_copied_voice_says_what_it_said_on_the_original(kv_dtype: Kv
     assert np.array_equal(said, again)
 
 
+@pytest.mark.usefixtures("card_to_itself")
 def test_steps_go_on_beside_copies_of_s2_pro_s_pages(capsys: pytest.CaptureFixture[str]) -> None:
     """A step's own copies wait for one piece of a page at most. The figures are printed."""
     driver = Driver(builtin_runner("bf16", buckets=(1,), pages=40))
