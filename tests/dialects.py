@@ -1,4 +1,4 @@
-"""Other vendors' wires by hand: paths, messages, a socket, and an engine that notes its text."""
+"""Other vendors' wires by hand: paths, messages, a socket, and engines that notice more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -28,6 +29,14 @@ SOUND = {
     "voice": {"mode": "id", "id": "alice"},
     "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000},
 }
+
+
+class LatinEngine(FakeEngine):
+    """Says that its voice reads Latin letters only."""
+
+    @property
+    def info(self) -> api.EngineInfo:
+        return replace(super().info, latin_only=True)
 
 
 class RecordingEngine(FakeEngine):

@@ -129,10 +129,13 @@ def _operation(
     errors: Sequence[str] = (),
     parameters: Sequence[Json] = (),
     body: Json | None = None,
+    headers: Json | None = None,
 ) -> Json:
+    """``headers`` are those of ``answers``."""
+    told = {} if headers is None else {"headers": headers}
     responses: dict[str, object] = {}
     for status, content in answers.items():
-        responses[status] = {"description": "Done", "content": content}
+        responses[status] = {"description": "Done", **told, "content": content}
     for status in ("401", "403", *errors):
         responses[status] = {
             "description": _ERRORS[status],
@@ -148,6 +151,10 @@ def _operation(
 
 def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
+
+
+def _header(text: str, always: bool) -> Json:
+    return {"schema": _STRING, "description": text, "required": always}
 
 
 def _parameter(where: str, name: str, schema: Json, text: str) -> Json:
@@ -218,17 +225,21 @@ def _speech_paths() -> Json:
     errors = ("400", "408", "413", "415", "429", "503")
     model = _parameter("header", "model", _STRING, "Accepted and not obeyed: one model is loaded")
     events = {"text/event-stream": {"schema": _STRING}}
+    headers = {
+        "X-Shoal-Model": _header("The model that speaks", always=True),
+        "X-Shoal-Remark": _header("On the text or the voice, for a developer", always=False),
+    }
     return {
         "/v1/tts": {
             "post": _operation(
                 "Speak a text; the audio comes while it is spoken",
-                {"200": audio}, errors, [model], body,
+                {"200": audio}, errors, [model], body, headers,
             )
         },
         "/v1/tts/stream/with-timestamp": {
             "post": _operation(
                 "The same as events that carry audio and when its words are spoken",
-                {"200": events}, errors, [model], body,
+                {"200": events}, errors, [model], body, headers,
             )
         },
     }  # fmt: skip

@@ -6,13 +6,11 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from shoal.engine import api
 from shoal.engine.fake import FakeEngine
 from shoal.realtime.unread import REMARK
 from tests.dialects import (
@@ -21,6 +19,7 @@ from tests.dialects import (
     SINGLE,
     SOUND,
     SPEAK,
+    LatinEngine,
     post,
     request,
     seconds,
@@ -100,14 +99,6 @@ async def test_each_vendors_key_is_the_key_over_http(
 
     assert await asyncio.to_thread(status, "secret") == 200
     assert await asyncio.to_thread(status, "wrong") == 401
-
-
-class LatinEngine(FakeEngine):
-    """Says that its voice reads Latin letters only."""
-
-    @property
-    def info(self) -> api.EngineInfo:
-        return replace(super().info, latin_only=True)
 
 
 @pytest.mark.parametrize(

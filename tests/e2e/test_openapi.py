@@ -12,6 +12,7 @@ import wave
 from pathlib import Path
 from typing import Any
 
+import httpx
 import hypothesis
 import msgpack
 import pytest
@@ -20,8 +21,10 @@ from shoal.engine.api import Reference
 from shoal.engine.fake import FakeEngine
 from shoal.engine.voices import VoiceStore
 from shoal.proto.request import RATES
+from shoal.realtime.cors import EXPOSED
 from shoal.realtime.rest.openapi import document
 from shoal.realtime.speaking import CONTENT_TYPES
+from tests.dialects import LatinEngine
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what it imports warns of itself
@@ -79,6 +82,20 @@ def test_the_document_has_the_tables_in_use() -> None:
     assert published["openapi"].startswith("3.1")
     fields = published["components"]["schemas"]["TtsRequest"]["properties"]
     assert fields["format"]["enum"] == list(RATES)
+
+
+@pytest.mark.parametrize("path", ["/v1/tts", "/v1/tts/stream/with-timestamp"])
+def test_the_headers_of_an_answer_are_those_of_the_document(serve: Any, path: str) -> None:
+    server = serve(LatinEngine(speed=2000.0))
+    published: Any = document()
+    declared = published["paths"][path]["post"]["responses"]["200"]["headers"]
+    always = {name for name, header in declared.items() if header["required"]}
+    for text, found in (("Hello.", always), ("Hello, мир.", declared.keys())):
+        answer = httpx.post(f"{server.http}{path}", json={"text": text, "format": "pcm"})
+        assert answer.status_code == 200
+        own = {name for name in answer.headers if name.startswith("x-shoal-")}
+        assert own == {name.lower() for name in found}
+    assert declared.keys() == {name for name in EXPOSED if name.startswith("X-Shoal-")}
 
 
 def test_every_route_of_the_api_is_in_the_document(shared: Any) -> None:
