@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 from .deepgram import Deepgram
@@ -36,18 +38,12 @@ def find_target(name: str) -> type[Target]:
         raise UnknownTarget(f"no target {name!r}: {', '.join(TARGETS)}, or file.py:Class")
     try:
         if module_name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(
-                Path(module_name).stem, Path(module_name).resolve()
-            )
-            if spec is None or spec.loader is None:
-                raise ImportError(module_name)
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            module = _run(Path(module_name).resolve())
         else:
             module = importlib.import_module(module_name)
         found = getattr(module, class_name)
     # A file of the user's own is run here: whatever is wrong with it is for its author to read.
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         raise UnknownTarget(f"cannot load target {name!r}: {_told(problem)}") from problem
     if not (isinstance(found, type) and _has_what_it_needs(found)):
         raise UnknownTarget(
@@ -72,16 +68,33 @@ def new_target(name: str, options: TargetOptions) -> Target:
         raise UnknownTarget(f"cannot make target {name!r}: {_told(problem)}") from problem
 
 
+def _run(path: Path) -> ModuleType:
+    """The module that is in a file."""
+    # By its whole path it is in nobody's way among the modules, where dataclasses look for it.
+    name = str(path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
 def _has_what_it_needs(kind: type) -> bool:
     known = isinstance(getattr(kind, "settings", None), Mapping)
     return known and all(hasattr(kind, name) for name in ("voice_at_connect", "connect"))
 
 
-def _told(problem: Exception) -> str:
+def _told(problem: BaseException) -> str:
     match problem:
-        case SyntaxError():
-            told = f"line {problem.lineno}: {problem.msg}"
-        case ImportError() | AttributeError() | OSError():
+        case SyntaxError(lineno=int(line)):
+            told = f"line {line}: {problem.msg}"
+        case ImportError() | AttributeError() | OSError() if str(problem):
             told = str(problem)
         case _:
             told = f"{type(problem).__name__}: {problem}"

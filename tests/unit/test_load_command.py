@@ -169,9 +169,26 @@ def test_a_target_may_come_from_a_file(tmp_path: Path) -> None:
             find_target(missing)
 
 
+def test_a_target_s_file_may_hold_dataclasses_whatever_it_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "json.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from shoal.loadtest.targets.fish import Fish\n"
+        "@dataclass(slots=True)\n"
+        "class Line:\n    words: int = 1\n"
+        "class Mine(Fish):\n    line = Line(2)\n"
+    )
+    assert find_target(f"{path}:Mine").__name__ == "Mine"
+    assert sys.modules["json"] is json
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        ("raise ImportError\n", "ImportError"),
+        ("x\0 = 1\n", "source code string cannot contain null bytes"),
         ("class Mine:\n    def connect(self\n", "line 2: "),
         ("1 / 0\n", "ZeroDivisionError: division by zero"),
         ("raise ValueError('no key')\n", "ValueError: no key"),
