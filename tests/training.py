@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from shoal.engine.codec.config import CodecConfig, QuantizerShape, WindowShape
 from shoal.engine.model.config import DualARConfig, StackConfig
 from shoal.engine.training.budget import Budget
-from shoal.engine.training.codec_model import describe
+from shoal.engine.training.codec_model import Quantized, TrainedCodec, describe
 from shoal.engine.training.export import describe_model
 from shoal.engine.training.speech import SpeechWriter, speaker_pool
 from shoal.engine.training.teacher import Styles, at_random, speak
@@ -98,3 +99,14 @@ def write_shapes(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "codec_config.json").write_text(json.dumps(describe(CODEC)))
     (folder / "config.json").write_text(json.dumps(describe_model(MODEL)))
+
+
+@torch.no_grad()
+def draw_many_entries(codec: TrainedCodec, recordings: Sequence[np.ndarray]) -> None:
+    """Untrained, each book's points lie to one side of all entries: here they lie around 0."""
+    sound = torch.from_numpy(np.concatenate(recordings))[None, None]
+    sound = sound[..., : sound.shape[-1] // 1200 * 1200]
+    for number, book in enumerate(codec.quantizer.books):
+        found = Quantized(*codec(sound, torch.tensor([2])))
+        assert book.in_proj.bias is not None
+        book.in_proj.bias -= found.points[number].mean((0, 2))

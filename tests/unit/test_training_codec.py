@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,18 +16,13 @@ from shoal.engine.training.codec_model import BUILTIN, Quantized, TrainedCodec
 from shoal.engine.training.codec_plan import Plan, warm
 from shoal.engine.training.codec_train import CodecTraining
 from shoal.engine.training.codes import (
-    Corpus,
-    entropies,
     load_trained_codec,
-    read_corpus,
-    write_corpus,
 )
-from shoal.engine.training.codes import main as encode_main
 from shoal.engine.training.critics import Listener, MelDistance
 from shoal.engine.training.cuts import Cuts
 from shoal.engine.training.speech import read_speech
 from shoal.engine.training.states import halved, load_state, save_state
-from tests.training import CODEC, small_texts, write_shapes, write_small_speech
+from tests.training import CODEC, draw_many_entries, small_texts, write_shapes, write_small_speech
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,24 +46,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_small_speech(folder / "speech", small_texts(folder), hours=0.02)
     write_shapes(folder / "shapes")
     return folder
-
-
-def folder_with_shapes(folder: Path, codec: Path) -> Path:
-    """``codec``, which now says its shape."""
-    shape = (folder / "shapes" / "codec_config.json").read_text()
-    (codec / "codec_config.json").write_text(shape)
-    return codec
-
-
-@torch.no_grad()
-def draw_many_entries(codec: TrainedCodec, recordings: Sequence[np.ndarray]) -> None:
-    """Untrained, each book's points lie to one side of all entries: here they lie around 0."""
-    sound = torch.from_numpy(np.concatenate(recordings))[None, None]
-    sound = sound[..., : sound.shape[-1] // 1200 * 1200]
-    for number, book in enumerate(codec.quantizer.books):
-        found = Quantized(*codec(sound, torch.tensor([2])))
-        assert book.in_proj.bias is not None
-        book.in_proj.bias -= found.points[number].mean((0, 2))
 
 
 def test_the_builtin_shape_is_that_of_the_committed_voice() -> None:
@@ -330,32 +305,9 @@ def test_the_command_trains_and_resumes(
     early, last = exports
     assert all(value.isfinite().all() for value in last.values())
     assert not all(torch.equal(early[key], last[key]) for key in early)
-    loaded = load_trained_codec(folder_with_shapes(folder, tmp_path / "codec"), "cpu").state_dict()
+    write_shapes(tmp_path / "codec")
+    loaded = load_trained_codec(tmp_path / "codec", "cpu").state_dict()
     assert all(torch.equal(loaded[key], last[key]) for key in last)
-
-
-def test_the_command_encodes_every_utterance_as_if_it_were_alone(
-    folder: Path, tmp_path: Path
-) -> None:
-    torch.manual_seed(0)
-    speech, codec = read_speech(folder / "speech"), TrainedCodec(CODEC).eval()
-    draw_many_entries(codec, [speech.samples(index) for index in range(20)])
-    (tmp_path / "codec").mkdir()
-    torch.save(halved(codec.state_dict()), tmp_path / "codec" / "codec.pth")
-    trained = load_trained_codec(folder_with_shapes(folder, tmp_path / "codec"), "cpu")
-    flags = ["--speech", str(folder / "speech"), "--out", str(tmp_path / "codes")]
-    flags += ["--codec", str(tmp_path / "codec"), "--device", "cpu", "--batch-s", "8"]
-    flags += ["--part-mib", "0.01", "--carry", str(tmp_path / "carry"), "--carry-parts", "1"]
-    assert encode_main(flags) == 0
-    corpus = read_corpus(tmp_path / "codes")
-    assert len(list((tmp_path / "carry").iterdir())) == 1
-    assert len(corpus) == len(speech)
-    assert (corpus.where == np.asarray(speech.where)).all()
-    assert all(len(np.unique(book)) > 10 for book in corpus.codes.T)
-    for index in (*range(0, len(speech), 8), len(speech) - 1):
-        sound = torch.from_numpy(speech.samples(index))[None, None]
-        found = trained.encode(sound)[0].T.numpy()
-        assert (found == corpus.codes_of(index)).mean() > 0.98
 
 
 def test_a_command_begins_with_an_export_and_compiles_ahead(
@@ -379,29 +331,3 @@ def test_a_command_begins_with_an_export_and_compiles_ahead(
     assert main(flags) == 0
     said = capsys.readouterr().out
     assert "went on from" in said and "began with" not in said
-
-
-def test_codes_come_back_from_their_files(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    frames = draw.integers(1, 40, 50)
-    starts = np.concatenate([[0], np.cumsum(frames)])
-    corpus = Corpus(
-        codes=draw.integers(0, 1024, (starts[-1], 7)).astype(np.uint16),
-        where=draw.integers(0, 256, 2 * starts[-1]).astype(np.uint8),
-        starts=starts,
-        speaker=draw.integers(0, 1000, 50),
-        text=draw.integers(0, 90000, 50),
-        names=("a", "b"),
-    )
-    paths = write_corpus(corpus, tmp_path, 3000, 99)
-    assert len(paths) > 2
-    found = read_corpus(tmp_path)
-    for name in ("codes", "where", "starts", "speaker", "text"):
-        assert (getattr(found, name) == getattr(corpus, name)).all(), name
-    assert found.names == corpus.names
-    assert len(write_corpus(corpus, tmp_path, 3000, 2)) == 2
-    part = read_corpus(tmp_path)
-    assert len(part) < 50 and (part.codes == corpus.codes[: len(part.codes)]).all()
-    assert entropies(np.array([[0, 1], [1, 1], [2, 1], [3, 1]], np.uint16)) == [2.0, 0.0]
-    with pytest.raises(ValueError, match="holds no"):
-        read_corpus(tmp_path / "nowhere")
