@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,60 +19,19 @@ import torch
 from shoal.engine.cuda.vocoder import Vocoder
 from shoal.engine.cuda_runner import CudaRunner
 from shoal.engine.random_model import S2_PRO, random_codec, random_cuda_weights
-from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
+from shoal.engine.runner import Runner, VocodeBatch
+
+from .bench_steps import Steps, pages_each
 
 BATCHES = (64, 256)
 FRAMES = (1, 4)
-CONTEXT = 512
 STEPS = 48
-_MOST_STEPS = 16 + (STEPS + 2) * (1 + len(FRAMES))
-
-
-class Steps:
-    """Steps of all slots of a runner, two in flight."""
-
-    def __init__(self, runner: Runner, rows: int) -> None:
-        self._runner, self._slots, self._next = runner, tuple(range(rows)), 0
-        spec = runner.spec
-        each = -(-(CONTEXT + _MOST_STEPS) // spec.page_tokens)
-        column = np.zeros(1 + spec.codebooks, np.int32)
-        column[0] = 1000
-        sampling = SlotSampling(temperature=0.7, top_p=0.7, top_k=30, seed=1)
-        joins = tuple(
-            Join(
-                slot, 1, CONTEXT, 0, column, tuple(range(slot * each, slot * each + each)), sampling
-            )
-            for slot in self._slots
-        )
-        runner.launch(StepPlan(self._take(), self._slots, joins))
-        runner.collect(0)
-        self.run(8)
-
-    def _take(self) -> int:
-        self._next += 1
-        return self._next - 1
-
-    def run(self, count: int, each: Callable[[], None] = lambda: None) -> list[float]:
-        """Milliseconds from one step's results to the next one's; ``each`` is told of each."""
-        taken: list[float] = []
-        pending: list[int] = []
-        last = time.perf_counter()
-        for _ in range(count + 2):
-            step = self._take()
-            self._runner.launch(StepPlan(step, self._slots))
-            pending.append(step)
-            if len(pending) == 2:
-                self._runner.collect(pending.pop(0))
-                now = time.perf_counter()
-                taken.append(1e3 * (now - last))
-                last = now
-                each()
-        self._runner.collect(pending.pop())
-        return taken[1:]
+WARM_STEPS = 10
+_MOST_STEPS = 6 + WARM_STEPS + (STEPS + 2) * (1 + len(FRAMES))
 
 
 def beside(steps: Steps, vocoder: Vocoder, batch: VocodeBatch) -> dict[str, float]:
-    frames = batch.codes.shape[1]
+    slots, frames = batch.slots, batch.codes.shape[1]
     due = threading.Semaphore(0)
     done = threading.Event()
     spent: list[float] = []
@@ -86,15 +44,15 @@ def beside(steps: Steps, vocoder: Vocoder, batch: VocodeBatch) -> dict[str, floa
                 vocoder.run(batch)
                 spent.append(1e3 * (time.perf_counter() - begun))
 
-    def each() -> None:
+    def each(count: int) -> None:
         nonlocal made
-        made += 1
+        made = count
         if made % frames == 0:
             due.release()
 
     thread = threading.Thread(target=codec)
     thread.start()
-    taken = steps.run(STEPS, each)
+    taken = [1e3 * took_s for took_s in steps.run(slots, STEPS + 2, each)]
     behind = made // frames - len(spent)
     done.set()
     thread.join()
@@ -111,16 +69,19 @@ def pairs(figures: dict[str, Any]) -> bool:
     """A table into ``figures["pairs"]``. False when the codec keeps up in no way."""
     device = torch.device("cuda")
     most = max(BATCHES)
-    pages = most * -(-(CONTEXT + _MOST_STEPS) // 64) + 64
+    pages = most * pages_each(_MOST_STEPS, 64) + 64
     placed, codec = random_cuda_weights(S2_PRO, device), random_codec(device)
     runner = CudaRunner(
         S2_PRO, placed, codec, slots=most, pages=pages, device=device, buckets=BATCHES
     )
     runner.warm_up()
+    steps = Steps(runner, _MOST_STEPS)
     kept_up = True
     for rows in BATCHES:
-        steps = Steps(runner, rows)
-        alone = statistics.median(steps.run(STEPS))
+        slots = tuple(range(rows))
+        steps.begin(slots)
+        steps.run(slots, WARM_STEPS)
+        alone = 1e3 * statistics.median(steps.run(slots, STEPS + 2))
         print(f"{rows} rows: a step alone {alone:.2f} ms", flush=True)
         print("  frames  step ms    mean     max  codec ms  calls behind")
         vocoder = Vocoder(codec, rows, (rows,), FRAMES, device)

@@ -24,7 +24,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,75 +35,22 @@ from shoal.engine.config import EngineConfig
 from shoal.engine.cuda.kv_pool import KvDtype
 from shoal.engine.cuda.load import device_runner, placed_weights
 from shoal.engine.random_model import S2_PRO, byte_tokenizer, random_codec, random_weights
-from shoal.engine.runner import Join, Runner, SlotSampling, StepPlan, VocodeBatch
+from shoal.engine.runner import Runner, VocodeBatch
 
 from . import bench_peers, bench_precision
 from .bench_profile import by_kernel, bytes_read, read_bandwidth
+from .bench_steps import CONTEXT, Steps
 
 PARTS = ("load", "voice", "speed", "profile", "peers")
 KV_DTYPES: tuple[KvDtype, ...] = ("bf16", "fp8")
-CONTEXT = 512
 WARM_STEPS = 8
 TIMED_STEPS = 60
 PROFILED_STEPS = 5
+MOST_STEPS = WARM_STEPS + 4 * TIMED_STEPS + 8
 
 
 def say(line: str) -> None:
     print(line, flush=True)
-
-
-def fill(runner: Runner, rows: int) -> tuple[Join, ...]:
-    """A join for every slot at a context of ``CONTEXT``, on pages of its own."""
-    spec = runner.spec
-    each = -(-(CONTEXT + WARM_STEPS + 4 * TIMED_STEPS + 8) // spec.page_tokens)
-    column = np.zeros(1 + spec.codebooks, np.int32)
-    column[0] = 1000
-    sampling = SlotSampling(temperature=0.7, top_p=0.7, top_k=30, seed=1)
-    return tuple(
-        Join(slot, 1, CONTEXT, 0, column, tuple(range(slot * each, (slot + 1) * each)), sampling)
-        for slot in range(rows)
-    )
-
-
-class Steps:
-    """Numbers a runner's steps and runs them."""
-
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
-        self._next = 0
-
-    def begin(self, slots: tuple[int, ...]) -> None:
-        """A first step that every slot joins in."""
-        self.runner.launch(StepPlan(self._take(), slots, fill(self.runner, len(slots))))
-        self.runner.collect(self._next - 1)
-
-    def _take(self) -> int:
-        self._next += 1
-        return self._next - 1
-
-    def run(
-        self,
-        slots: tuple[int, ...],
-        count: int,
-        each: Callable[[int], None] = lambda _index: None,
-    ) -> list[float]:
-        """Seconds from one step's results to the next one's, two steps in flight. ``each`` is told
-        of every step that was collected."""
-        times: list[float] = []
-        last = time.perf_counter()
-        pending: list[int] = []
-        for _ in range(count):
-            pending.append(self._take())
-            self.runner.launch(StepPlan(pending[-1], slots))
-            if len(pending) == 2:
-                self.runner.collect(pending.pop(0))
-                now = time.perf_counter()
-                times.append(now - last)
-                last = now
-                each(len(times))
-        for step in pending:
-            self.runner.collect(step)
-        return times[1:]
 
 
 def loaded(
@@ -315,7 +262,8 @@ def main() -> int:
             dtype, pdl = name.removesuffix("+pdl"), name.endswith("+pdl")
             held: dict[str, Any] = {}
             out[name if kv_dtype == "bf16" else f"{name}, {kv_dtype} keys"] = held
-            steps = Steps(loaded(dtype, pdl, max(batches), held, kv_dtype))
+            runner = loaded(dtype, pdl, max(batches), held, kv_dtype)
+            steps = Steps(runner, MOST_STEPS)
             if "speed" in parts:
                 held["rows"] = speed(steps, batches)
                 keep()
@@ -323,8 +271,8 @@ def main() -> int:
                 bandwidth = out["read_tb_s"] * 1e12
                 chosen = [batch for batch in profiled if batch <= max(batches)]
                 held["profile"] = where_time_goes(steps, dtype, chosen, bandwidth, kv_dtype)
-            steps.runner.close()
-            del steps
+            runner.close()
+            del runner, steps
             gc.collect()
             torch.cuda.empty_cache()
             keep()
