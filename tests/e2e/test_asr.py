@@ -20,7 +20,7 @@ from shoal.loadtest.asr_wer import (
 )
 
 SENTENCES = (Path(__file__).parents[1] / "data" / "sents20.txt").read_text().splitlines()
-MOST_WRONG = 0.30
+MOST_WRONG = 0.10
 
 
 @pytest.fixture(scope="module")
