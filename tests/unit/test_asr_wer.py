@@ -30,6 +30,12 @@ SENTENCES = Path(__file__).parents[1] / "data" / "sents20.txt"
         ("1,200,000", "one million two hundred thousand"),
         ("in 1999", "in nineteen ninety nine"),
         ("5% off", "five percent off"),
+        ("Wednesday, 3 March", "wednesday the third of march"),
+        ("paid on 2nd of April", "paid on the second of april"),
+        ("before 5 p.m.", "before 5pm"),
+        ("7 a.m. today", "seven am today"),
+        ("dropped to -5", "dropped to minus five"),
+        ("pages 3-5", "pages three five"),
         ("It’s a well-known fact", "it's a well known fact"),
     ],
 )
