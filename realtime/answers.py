@@ -52,3 +52,9 @@ def error_response(refusal: Refusal) -> JSONResponse:
     )
     body = {"status": refusal.status, "message": refusal.message}
     return JSONResponse(body, refusal.status, headers)
+
+
+def header_text(text: str) -> str:
+    """``text`` as the value of a header: one line, with a ``?`` for what Latin-1 has not."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line.encode("latin-1", "replace").decode("latin-1")

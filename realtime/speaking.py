@@ -36,7 +36,7 @@ from shoal.proto.messages import (
     TtsRequest,
 )
 
-from .answers import Refused, gateway_of, refusal_for
+from .answers import Refused, gateway_of, header_text, refusal_for
 from .gateway import Refusal
 from .link import Dialect, Disconnected, Frame, Payload
 from .wire import Wire
@@ -197,9 +197,9 @@ class SpokenResponse(Response):
         self.background = None
         self._spoken = spoken
         self._encode = encode
-        remark = " ".join("; ".join(spoken.remarks).split())
-        told = {REMARK_HEADER: remark.encode("latin-1", "replace").decode("latin-1")}
-        self.init_headers({**_HEADERS, **(told if remark else {}), **(headers or {})})
+        remark = header_text("; ".join(spoken.remarks))
+        told = {REMARK_HEADER: remark} if remark else {}
+        self.init_headers({**_HEADERS, **told, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

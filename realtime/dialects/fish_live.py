@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from shoal.proto.request import is_voice_id
-from shoal.realtime.answers import error_response, gateway_of
+from shoal.realtime.answers import error_response, gateway_of, header_text
 from shoal.realtime.auth import subprotocols
 from shoal.realtime.gateway import POOLING_AGENTS, Refusal
 from shoal.realtime.websocket import Socket
@@ -78,7 +78,7 @@ async def _serve(websocket: WebSocket, wire: FishWire) -> None:
             return
         await websocket.accept(
             _subprotocol(websocket),
-            [(b"x-shoal-model", gateway.engine.info.model.encode("latin-1", "replace"))],
+            [(b"x-shoal-model", header_text(gateway.engine.info.model).encode("latin-1"))],
         )
         await gateway.serve(Socket(websocket), wire.dialect(), reference_id(websocket), pools)
     finally:

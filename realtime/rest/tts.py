@@ -18,7 +18,7 @@ from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import Aligned, Audio, Finish, TtsRequest
 from shoal.proto.request import parse_request
 from shoal.realtime.admission import endpoint
-from shoal.realtime.answers import Refused, gateway_of
+from shoal.realtime.answers import Refused, gateway_of, header_text
 from shoal.realtime.bodies import Form, content_type, read_fields, read_form
 from shoal.realtime.dialects.fish_timestamps import timestamp_fields
 from shoal.realtime.gateway import Refusal
@@ -52,8 +52,7 @@ async def _with_timestamp(request: Request) -> Response:
 
 def _model(request: Request) -> dict[str, str]:
     """The ``model`` header of a request is not obeyed: this is what speaks."""
-    name = gateway_of(request).engine.info.model
-    return {"x-shoal-model": name.encode("latin-1", "replace").decode("latin-1")}
+    return {"x-shoal-model": header_text(gateway_of(request).engine.info.model)}
 
 
 async def read_request(request: Request) -> TtsRequest:

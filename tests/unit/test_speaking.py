@@ -113,7 +113,7 @@ async def test_the_whole_turn_is_said_and_its_audio_streamed() -> None:
 
 
 async def test_remarks_fit_into_one_header_and_a_turn_without_has_none() -> None:
-    script = [Log("letters\r\nx-b: c"), Log("的"), ONE, STOP]
+    script = [Log("letters\r\nx-b:\0\x7fc"), Log("的"), ONE, STOP]
     for messages, expected in ((script, b"letters x-b: c; ?"), ([ONE, STOP], None)):
         client = Client(ScriptedGateway(messages))
         spoken = await speak(client.request, REQUEST)
