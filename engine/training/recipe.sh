@@ -1,7 +1,7 @@
 #!/bin/bash
 # The built-in voice in four runs on one GPU, each short of ten minutes. From the repository's root:
 #   IN=folder/of/inputs KEEP=/scratch OUT=results bash engine/training/recipe.sh STEP [minutes ...]
-# Steps: check, speech, voice, finish; the README beside this says what each needs and leaves.
+# Steps: check, speech, voice, model, finish; the README beside this says what each needs and leaves.
 # INIT: the codec.pth to go on from (empty: from nothing). CODEC_FLAGS: more for every codec run.
 # OUT stays within 8 files of 16 MiB and 64 MiB in all.
 set -euo pipefail
@@ -22,7 +22,7 @@ codec=()
 read -ra more <<<"${CODEC_FLAGS:-}"
 codec+=("${more[@]}")
 
-step=${1:?check, speech, voice or finish}
+step=${1:?check, speech, voice, model or finish}
 shift
 case $step in
 check)
@@ -56,7 +56,7 @@ speech)
   # What an earlier try of this step has spoken is not spoken again.
   [ -s "$KEEP/speech/meta.npz" ] ||
     train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-      --out "$KEEP/speech" --minutes "${1:-2.7}" --max-hours 80
+      --out "$KEEP/speech" --minutes "${1:-2.6}" --max-hours 80
   if [ -s "$IN/recital.npz" ]; then
     # The sentences a codec is judged by, in four voices.
     train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" --only 0 1 2 3 \
@@ -65,33 +65,40 @@ speech)
   fi
   wait "$compiling" || echo "the codec was not compiled ahead"
   train codec --speech "$KEEP/speech" "${texts[@]}" "${codec[@]}" --out "$KEEP/codec" \
-    --state "$KEEP/codec_state" --carry "$OUT" --minutes "${2:-6.2}" --end "${3:-0.77}"
+    --state "$KEEP/codec_state" --carry "$OUT" --minutes "${2:-6.2}" --end "${3:-0.64}"
   cp "$KEEP/codec/codec.pth" "$OUT"
   ;;
 voice)
-  # The rest of the codec, the codes, and the first part of the DualAR.
+  # The rest of the codec, as much speech again for the DualAR alone, and the codes of both.
   [ -s "$KEEP/speech/meta.npz" ] || { echo "no speech in $KEEP: run the step speech first"; exit 3; }
   carried=()
   [ -d "$IN/codec_state" ] && carried=(--carry "$IN/codec_state")
   train codec --speech "$KEEP/speech" "${texts[@]}" "${codec[@]}" --out "$KEEP/codec" \
-    --state "$KEEP/codec_state" "${carried[@]}" --minutes "${1:-2.3}" --end 1
+    --state "$KEEP/codec_state" "${carried[@]}" --minutes "${1:-3.6}" --end 1
   cp "$KEEP/codec/codec.pth" "$OUT"
+  cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
+  train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
+    --out "$KEEP/speech2" --minutes "${2:-2.6}" --max-hours 80 --seed 11
   mkdir -p "$OUT/codes"
   train encode --speech "$KEEP/speech" --codec "$KEEP/codec" --out "$KEEP/codes" \
     --part-mib 13 --carry "$OUT/codes" --carry-parts 4
-  train ar --codes "$KEEP/codes" "${aligned[@]}" --out "$KEEP/ar" --state "$KEEP/ar_state" \
-    --workers 8 --minutes "${2:-6.2}" --end "${3:-0.56}"
+  train encode --speech "$KEEP/speech2" --codec "$KEEP/codec" --out "$KEEP/codes2"
   ;;
-finish)
-  # The rest of the DualAR, and the voice; also from codes alone, on a machine that has no more.
-  codes=$KEEP/codes
-  [ -s "$codes/codes_00.npz" ] || codes=$IN/codes
-  [ -s "$codes/codes_00.npz" ] || { echo "no codes in $KEEP or $IN"; exit 3; }
+model | finish)
+  # The DualAR in two parts, and the voice; also from codes alone, on a machine that has no more.
+  codes=("$KEEP/codes")
+  [ -s "${codes[0]}/codes_00.npz" ] || codes=("$IN/codes")
+  [ -s "${codes[0]}/codes_00.npz" ] || { echo "no codes in $KEEP or $IN"; exit 3; }
+  [ ! -s "$KEEP/codes2/codes_00.npz" ] || codes+=("$KEEP/codes2")
   carried=()
   [ -d "$IN/ar_state" ] && carried=(--carry "$IN/ar_state")
+  minutes=9 end=0.75
+  [ "$step" = model ] || minutes=3.2 end=1
+  train ar --codes "${codes[@]}" "${aligned[@]}" --out "$KEEP/ar" --state "$KEEP/ar_state" \
+    "${carried[@]}" --workers 10 --dropout 0.1 --seed 2 --snapshot-at 0.8 \
+    --minutes "${1:-$minutes}" --end "${2:-$end}"
+  [ "$step" = finish ] || exit 0
   [ -s "$KEEP/codec/codec.pth" ] || { mkdir -p "$KEEP/codec"; cp "$IN/codec.pth" "$KEEP/codec"; }
-  train ar --codes "$codes" "${aligned[@]}" --out "$KEEP/ar" --state "$KEEP/ar_state" \
-    "${carried[@]}" --workers 8 --minutes "${1:-4.4}" --end "${2:-1}" --snapshot-at 0.8
   train export --model "$KEEP/ar" --codec "$KEEP/codec" --out "$KEEP/voice"
   mkdir -p "$OUT/voice"
   cp "$KEEP"/voice/*.safetensors "$KEEP/voice/codec.pth" "$OUT/voice"
@@ -103,7 +110,7 @@ finish)
   tar -C "$KEEP/voice" --exclude='*.safetensors' --exclude=codec.pth -cf "$OUT/voice/small.tar" .
   ;;
 *)
-  echo "$step is none of check, speech, voice, finish" >&2
+  echo "$step is none of check, speech, voice, model, finish" >&2
   exit 2
   ;;
 esac

@@ -77,3 +77,31 @@ def test_codes_come_back_from_their_files(tmp_path: Path) -> None:
     assert entropies(np.array([[0, 1], [1, 1], [2, 1], [3, 1]], np.uint16)) == [2.0, 0.0]
     with pytest.raises(ValueError, match="holds no"):
         read_corpus(tmp_path / "nowhere")
+
+
+def corpus_of(names: tuple[str, ...], utterances: int, code: int) -> Corpus:
+    """Utterances of two frames, every code ``code``."""
+    return Corpus(
+        codes=np.full((2 * utterances, 8), code, np.uint16),
+        where=np.zeros(4 * utterances, np.uint8),
+        starts=np.arange(0, 2 * utterances + 1, 2),
+        speaker=np.arange(utterances),
+        text=np.arange(utterances),
+        names=names,
+    )
+
+
+def test_codes_of_several_folders_are_one_corpus(tmp_path: Path) -> None:
+    for folder, count, code in (("a", 3, 5), ("b", 4, 900)):
+        write_corpus(corpus_of(("x", "y"), count, code), tmp_path / folder, 1 << 20, 9)
+    both = read_corpus(tmp_path / "a", tmp_path / "b")
+    assert both.speaker.tolist() == both.text.tolist() == [0, 1, 2, 0, 1, 2, 3]
+    assert [int(both.codes_of(u)[0, 0]) for u in range(7)] == [5] * 3 + [900] * 4
+    assert both.starts.tolist() == list(range(0, 15, 2)) and both.where_of(6).shape == (4,)
+
+
+def test_codes_of_other_speakers_are_no_part_of_a_corpus(tmp_path: Path) -> None:
+    write_corpus(corpus_of(("x", "y"), 3, 5), tmp_path / "a", 1 << 20, 9)
+    write_corpus(corpus_of(("x", "z"), 3, 5), tmp_path / "b", 1 << 20, 9)
+    with pytest.raises(ValueError, match="other speakers"):
+        read_corpus(tmp_path / "a", tmp_path / "b")
