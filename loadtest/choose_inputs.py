@@ -2,21 +2,20 @@
 
     python -P -m shoal.loadtest.choose_inputs [--model DIR] [--inputs 6] [--out FILE]
 
-To be run again for new weights; some minutes on two cores. Speech itself has no such inputs: the
-codes behind the first codebook are close to noise, and bf16 prefers its choice of them by 0.5
-logits in the median. Of 512 sentences that the voice was trained on, the best has one of its first
-40 tokens preferred by 0.19 only; of 20,833 places in them, 0.25; after junk, 0.5.
+To be run again for new weights; seven minutes on two cores. Speech itself has no such inputs: the
+codes behind the first codebook are close to noise, and bf16 prefers its choice of them by 0.3 to
+1.1 logits in the median. (Of another voice of this shape: of 512 sentences that it was trained on,
+the best has one of its first 40 tokens preferred by 0.19 only; of 20,833 places in them, 0.25.)
 
 But the frame that a turn begins with is one the model is sure of, and what was said before can make
 it as sure of saying that frame again. So an input is a sentence and ``BEFORE`` frames that count as
-said already; they are sought so that bf16 goes on with the sentence's own first frame five times,
-each token preferred by ``CHOSEN`` logits. The search descends through the bf16 reference, in the
-probabilities of each code, the likeliest code standing for all (a straight-through estimate), while
-the probabilities sharpen. What counts is what comes out: the bf16 reference's own greedy decoding
-of the finished input, and its margins. No quantised model is asked, so nothing is chosen because
-it once passed.
+said already; they are sought so that bf16 goes on with such a first frame five times, each token
+preferred by ``CHOSEN`` logits. The search descends through the bf16 reference, in the probabilities
+of each code, the likeliest code standing for all (a straight-through estimate), in ever smaller
+steps. What counts is what comes out: the bf16 reference's own greedy decoding of the finished
+input, and its margins. No quantised model is asked, so nothing is chosen because it once passed.
 
-Knows nothing of the gate. CPU; one thread calls.
+Knows nothing of the gate. CPU; a process of one thread for each search.
 """
 
 # pyright: basic
@@ -27,7 +26,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -58,14 +59,18 @@ from .reference_inputs import (
     write_inputs,
 )
 
-BEFORE = 48
-ROUNDS = 500
-RATE = 0.3
-HEADROOM = 1.0
-"""Logits that the search asks for beyond ``CHOSEN``."""
+BEFORE = 128
+ROUNDS = 700
+RATE = 0.15
+LAST_RATE = 0.01
+WANTED = 5.5
+"""Logits that the search asks for, to come out with ``CHOSEN`` at the least."""
+ENOUGH = 4.5
+BEGUN = 5.0
+"""Log likelihood of the codes that a search begins with, over the others'."""
+MIXED = 0.3
+"""Share of the rounds."""
 CHECKED_EVERY = 5
-PATIENCE = 50
-"""Rounds beyond half of them, without anything better, until a sentence is given up."""
 
 Kept = list[tuple[Tensor, Tensor]]
 
@@ -103,25 +108,26 @@ class Search:
             self._rest = self._embed(self._target[:-1])
 
     def run(self, rounds: int) -> Found:
+        """The best of at most ``rounds`` steps."""
         books, codes = self._weights.codebooks, self._weights.codebook_size
         drawn = torch.randint(codes, (BEFORE, books), generator=self._generator)
         likely = torch.randn(BEFORE, books, codes, generator=self._generator) * 0.5
-        likely.scatter_(2, drawn[..., None], 8.0)
+        likely.scatter_(2, drawn[..., None], BEGUN)
         likely.requires_grad_(True)
         descent = torch.optim.Adam([likely], lr=RATE, betas=(0.9, 0.99))
         best = Found(drawn, -torch.inf, 0)
         for number in range(rounds):
             done = number / rounds
-            share = torch.softmax(likely / max(0.15, 1.0 - done), -1)
+            descent.param_groups[0]["lr"] = RATE * (1 - done) + LAST_RATE * done
+            share = torch.softmax(likely, -1)
             used = share
             # Early on every second round sees the mixture itself, which is where a way is found.
-            if number % 2 or done > 0.5:
+            if number % 2 or done > MIXED:
                 hard = torch.zeros_like(share).scatter_(2, share.argmax(-1)[..., None], 1.0)
                 used = hard - share.detach() + share
-            missing = F.relu(CHOSEN + HEADROOM - self._margins(used, smooth=True))
-            doubt = -(share * (share + 1e-9).log()).sum(-1).mean()
+            missing = F.relu(WANTED - self._margins(used, smooth=True))
             descent.zero_grad()
-            (missing.pow(2).sum() / 100 + 5 * done * doubt).backward()
+            missing.pow(2).sum().backward()
             descent.step()
             if number % CHECKED_EVERY:
                 continue
@@ -130,7 +136,7 @@ class Search:
                 least = float(self._margins(F.one_hot(chosen, codes).float(), smooth=False).min())
             if least > best.least:
                 best = Found(chosen, least, number + 1)
-            if least >= CHOSEN + HEADROOM / 2 or number + 1 > best.rounds + PATIENCE + rounds // 2:
+            if least >= ENOUGH:
                 break
         return best
 
@@ -204,6 +210,20 @@ def widened(weights: CudaWeights) -> CudaWeights:
     return replace(weights, slow=wide(weights.slow), fast=wide(weights.fast))
 
 
+def surest_first(model: Model, bf16: CudaWeights, sentences: Sequence[str]) -> list[int]:
+    """[1 + codebooks]: of the frames that bf16 begins the sentences with, the one whose least sure
+    token it prefers by most."""
+    surest, frame = -1.0, [0]
+    with torch.inference_mode():
+        for text in sentences:
+            prompt = prompt_of(model, text)
+            drawn = reference_draws(bf16, [prompt], 1)[0]
+            margin = min(judge(bf16, prompt, drawn).margin[0])
+            if margin > surest:
+                surest, frame = margin, drawn[0]
+    return frame
+
+
 def least_margin(model: Model, bf16: CudaWeights, one: ReferenceInput) -> float:
     """Of what bf16 draws greedily; 0 where its turn ends before ``FRAMES`` frames."""
     prompt = one.columns(builder_of(model))
@@ -214,41 +234,59 @@ def least_margin(model: Model, bf16: CudaWeights, one: ReferenceInput) -> float:
         return min(min(frame) for frame in judge(bf16, prompt, drawn).margin)
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One search, as a process of its own takes it."""
+
+    model: str
+    number: int
+    text: str
+    frame: list[int]
+    rounds: int
+
+
+def attempt(task: Task) -> tuple[ReferenceInput, float]:
+    """What was found, and its least margin. Prints a line."""
+    begun = time.monotonic()
+    model, bf16 = _read(task.model)
+    prompt = torch.from_numpy(prompt_of(model, task.text))
+    frame = torch.tensor(task.frame, dtype=torch.int32)
+    best = Search(widened(bf16), prompt, frame, task.number).run(task.rounds)
+    one = ReferenceInput(task.text, tuple(tuple(frame) for frame in best.codes.tolist()))
+    least = least_margin(model, bf16, one)
+    print(
+        f"sentence {task.number}: {'taken' if least >= CHOSEN else 'left'}, bf16 prefers every "
+        f"token by {least:.2f} logits; round {best.rounds}, {time.monotonic() - begun:.0f} s",
+        flush=True,
+    )
+    return one, least
+
+
+def _read(source: str) -> tuple[Model, CudaWeights]:
+    torch.set_num_threads(1)  # products of a few rows: threads cost more than they bring
+    model = read_model(source, torch.device("cpu"))
+    return model, place(model, "bf16", torch.device("cpu"))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="find inputs of which bf16 is sure")
     parser.add_argument("--model", default=str(BUILTIN_VOICE))
     parser.add_argument("--inputs", type=int, default=6, help="as many sentences are tried first")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each search, at most")
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=INPUTS)
     args = parser.parse_args(argv)
     try:
         sentences = fixed_sentences((Path(__file__).resolve().parents[1], Path.cwd()))
     except FileNotFoundError as missing:
         parser.error(str(missing))
-    torch.set_num_threads(1)  # products of a few rows: threads cost more than they bring
-    model = read_model(args.model, torch.device("cpu"))
-    bf16 = place(model, "bf16", torch.device("cpu"))
-    wide = widened(bf16)
+    frame = surest_first(*_read(args.model), sentences)
+    left = [Task(args.model, i, text, frame, args.rounds) for i, text in enumerate(sentences)]
     found: list[ReferenceInput] = []
-    for number, text in enumerate(sentences):
-        begun = time.monotonic()
-        prompt = prompt_of(model, text)
-        with torch.no_grad():
-            first = torch.tensor(reference_draws(bf16, [prompt], 1)[0][0], dtype=torch.int32)
-        best = Search(wide, torch.from_numpy(prompt), first, number).run(args.rounds)
-        before = tuple(tuple(frame) for frame in best.codes.tolist())
-        one = ReferenceInput(text, before)
-        least = least_margin(model, bf16, one)
-        taken = least >= CHOSEN
-        if taken:
-            found.append(one)
-        print(
-            f"sentence {number}: {'taken' if taken else 'left'}, bf16 prefers every token by "
-            f"{least:.2f} logits; round {best.rounds}, {time.monotonic() - begun:.0f} s",
-            flush=True,
-        )
-        if len(found) == args.inputs:
-            break
+    with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
+        while left and (wanted := args.inputs - len(found)) > 0:
+            tried, left = left[:wanted], left[wanted:]
+            found += [one for one, least in pool.map(attempt, tried) if least >= CHOSEN]
     if found:
         write_inputs(args.out, found)
     print(f"{len(found)} of {args.inputs} inputs in {args.out}")

@@ -20,10 +20,10 @@ from shoal.engine.prompt import Int32Array, PromptBuilder
 SENTENCES = Path("tests") / "data" / "sents20.txt"
 INPUTS = Path("tests") / "data" / "reference_inputs.json"
 FRAMES = 5
-SURE = 4.0
+SURE = 3.0
 """Logits by which bf16 prefers every token, or the inputs are none of these weights'."""
-CHOSEN = 4.5
-"""The same when they are chosen. bf16 with its sums in another order is up to 0.5 away."""
+CHOSEN = 3.5
+"""The same when they are chosen: bf16 with its sums in another order is up to 0.25 away."""
 
 
 class BadInputs(Exception):

@@ -71,14 +71,13 @@ def test_a_search_comes_closer_and_finds_the_same_again() -> None:
         found = Search(weights, torch.from_numpy(prompt), frame, 3).run(rounds)
         return found.least, found.codes.tolist()
 
-    begun, (least, codes) = searched(1)[0], searched(16)
-    assert least > begun
+    begun, codes = searched(1)
     assert (len(codes), len(codes[0])) == (BEFORE, model.shape.codebooks)
-    assert searched(16) == (least, codes)
+    assert searched(1) == (begun, codes)
+    assert searched(60)[0] > begun + 1
 
 
-def test_what_was_not_found_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_found_is_an_error(tmp_path: Path) -> None:
     out = tmp_path / "inputs.json"
-    assert main(["--inputs", "30", "--rounds", "0", "--out", str(out)]) == 1
-    assert "0 of 30 inputs" in capsys.readouterr().out
+    assert main(["--inputs", "1", "--rounds", "0", "--processes", "1", "--out", str(out)]) == 1
     assert not out.exists()
