@@ -12,8 +12,9 @@ It asks three things.
 1. *Equal where bf16 is sure.* On the inputs of tests/data/reference_inputs.json the candidate
    draws what bf16 draws, token for token, over all five frames. They were chosen by bf16 alone,
    which prefers each of their tokens by ``SURE`` logits at least. That is asked, too: for a new
-   voice they are chosen again (``choose_inputs``). All are one frame said five times, so this alone
-   would not do: misread scales of one layer alone it sees in the second slow and both fast ones.
+   voice they are chosen again (``bench_precision_choice``). All are one frame said five times, so
+   this alone would not do: misread scales of one layer alone it sees in the second slow and both
+   fast ones.
 
 Over ordinary sentences no quantised model can be equal. The voice that ships prefers its choice of
 most codes by less than 1.1 logits in the median, and FP8 moves logits by 0.25: the better of two
@@ -75,8 +76,7 @@ from shoal.engine.random_model import (
 from shoal.engine.runner import Join, PrefillChunk, Runner, SlotSampling, StepPlan
 from shoal.engine.tokenizer import Tokenizer, load_tokenizer
 
-from .precision_verdict import Equal, Judged, equality, summary, verdict
-from .reference_inputs import (
+from .bench_precision_inputs import (
     FRAMES,
     SURE,
     BadInputs,
@@ -84,6 +84,7 @@ from .reference_inputs import (
     fixed_sentences,
     inputs_of,
 )
+from .precision_verdict import Equal, Judged, equality, summary, verdict
 
 TOLERANCE = 3.0
 
@@ -369,7 +370,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sentences", type=int, default=20)
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="logits")
     parser.add_argument(
-        "--inputs", type=Path, help="of choose_inputs; the built-in voice has its own"
+        "--inputs", type=Path, help="of bench_precision_choice; the built-in voice has its own"
     )
     parser.add_argument(
         "--plant-scales", action="store_true", help="misread every scale: the gate must fail"

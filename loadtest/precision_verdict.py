@@ -60,7 +60,7 @@ def equality(inputs: Sequence[Equal], frames: int, sure: float) -> list[Finding]
     least = min(one.least_margin for one in inputs)
     equal = [one.frames for one in inputs]
     is_sure = least >= sure
-    advice = "" if is_sure else "; they are of other weights, run choose_inputs"
+    advice = "" if is_sure else "; they are of other weights, run bench_precision_choice"
     return [
         Finding(
             min(equal) >= frames,

@@ -15,6 +15,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
 from shoal.loadtest.bench_precision import equal_frames, main
+from shoal.loadtest.bench_precision_inputs import fixed_sentences
 from shoal.loadtest.command import add_arguments, run
 from shoal.loadtest.precision_verdict import (
     Equal,
@@ -24,7 +25,6 @@ from shoal.loadtest.precision_verdict import (
     summary,
     verdict,
 )
-from shoal.loadtest.reference_inputs import fixed_sentences
 
 CLEAN = Summary(800, 0.87, 2.0, 0.058, 200, 0)
 
@@ -56,7 +56,7 @@ def test_one_token_that_is_not_equal_fails() -> None:
     assert passed(Equal(5, 4.6), Equal(5, 4.0)) == [True, True]
     assert passed(Equal(5, 4.6), Equal(4, 4.6)) == [False, True]
     assert passed(Equal(5, 3.9), Equal(5, 4.6)) == [True, False]
-    assert "run choose_inputs" in equality([Equal(5, 3.9)], 5, 4.0)[1].text
+    assert "run bench_precision_choice" in equality([Equal(5, 3.9)], 5, 4.0)[1].text
 
 
 def test_tokens_are_counted_by_themselves() -> None:

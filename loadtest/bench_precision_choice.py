@@ -1,6 +1,6 @@
 """Finds inputs on which bf16's greedy choice is no toss-up, for ``bench_precision``.
 
-    python -P -m shoal.loadtest.choose_inputs [--model DIR] [--inputs 6] [--out FILE]
+    python -P -m shoal.loadtest.bench_precision_choice [--model DIR] [--inputs 6] [--out FILE]
 
 To be run again for new weights; seven minutes on two cores. Speech itself has no such inputs: the
 codes behind the first codebook are close to noise, and bf16 prefers its choice of them by 0.3 to
@@ -50,7 +50,7 @@ from .bench_precision import (
     read_model,
     reference_draws,
 )
-from .reference_inputs import (
+from .bench_precision_inputs import (
     CHOSEN,
     FRAMES,
     INPUTS,

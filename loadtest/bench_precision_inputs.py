@@ -1,7 +1,7 @@
 """What the precision gate has a model say: fixed sentences, and inputs on which it must be exact.
 
 Owns both files and what such an input is: a sentence, and frames of its turn that count as said
-already. Knows no weights and no torch; ``choose_inputs`` finds the inputs.
+already. Knows no weights and no torch; ``bench_precision_choice`` finds the inputs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def inputs_of(model: str, path: Path | None, roots: Sequence[Path]) -> list[Refe
     if path is None and Path(model) == BUILTIN_VOICE:
         path = next((root / INPUTS for root in roots if (root / INPUTS).is_file()), None)
         if path is None:
-            raise BadInputs(f"no {INPUTS} here: choose_inputs writes it in a checkout")
+            raise BadInputs(f"no {INPUTS} here: bench_precision_choice writes it in a checkout")
     return [] if path is None else read_inputs(path)
 
 

@@ -16,8 +16,8 @@ if not torch.cuda.is_available():
 
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.loadtest.bench_precision import place, prompt_of, read_model, reference_draws
-from shoal.loadtest.choose_inputs import BEFORE, Search, main, widened
-from shoal.loadtest.reference_inputs import (
+from shoal.loadtest.bench_precision_choice import BEFORE, Search, main, widened
+from shoal.loadtest.bench_precision_inputs import (
     CHOSEN,
     FRAMES,
     INPUTS,
