@@ -17,7 +17,7 @@ import numpy.typing as npt
 import soundfile  # pyright: ignore[reportMissingTypeStubs]
 import soxr  # pyright: ignore[reportMissingTypeStubs]
 
-from .soundcheck import clipped_share, is_above_voices, is_noise, is_tone, sound_s
+from .soundcheck import clipped_share, is_above_voices, is_noise, is_tone, sound_s, voice_band
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -126,11 +126,12 @@ def read_audio(data: bytes, sample_rate: int, limits: Limits | None = None) -> F
             f"reference audio is clipped: {100 * cut_off:.0f} % of its loud samples are cut off; "
             "record it again with less gain"
         )
-    if is_above_voices(samples, rate):
+    band = voice_band(samples, rate)
+    if is_above_voices(band, samples, rate):
         raise NoVoice("reference audio holds nothing below 4 kHz, where voices are")
-    if is_noise(samples, rate):
+    if is_noise(band):
         raise NoVoice("in reference audio no voice can be made out above the noise")
-    if is_tone(samples, rate):
+    if is_tone(band):
         raise NoVoice("reference audio is a steady tone without a voice")
     heard_s = sound_s(samples, rate)
     if heard_s < max(limits.min_sound_s, limits.min_sound_share * seconds):

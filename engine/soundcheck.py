@@ -51,25 +51,32 @@ _WIDE = 2.5
 """Letters that one character of a script without an alphabet stands for."""
 
 
-def is_noise(samples: Float32Array, rate: int) -> bool:
-    """Whether mono ``samples`` hold neither a voiced sound nor the rise and fall of speech."""
-    frames = _frames(_voice_band(samples, rate))
+def voice_band(samples: Float32Array, rate: int) -> Float32Array:
+    """What of mono ``samples`` lies below 4 kHz, at 8 kHz, and without the deep sounds that no
+    voice makes."""
+    if rate != _RATE:
+        samples = cast(Float32Array, soxr.resample(samples, rate, _RATE, "LQ"))
+    return (samples[1:] - np.float32(_COLOUR) * samples[:-1]).astype(np.float32)
+
+
+def is_noise(band: Float32Array) -> bool:
+    """Whether a :func:`voice_band` holds neither a voiced sound nor the rise and fall of speech."""
+    frames = _frames(band)
     levels = 10 * np.log10((frames**2).mean(axis=1) + 1e-12)
     low, high = np.percentile(levels, (10, 90))
     return bool(high - low < _STEADY_DB and np.percentile(_periodicity(frames), 99) < _VOICED)
 
 
-def is_above_voices(samples: Float32Array, rate: int) -> bool:
-    """Whether mono ``samples`` hold next to nothing below 4 kHz, as a high tone does."""
-    band = _power(_frames(_voice_band(samples, rate)))
+def is_above_voices(band: Float32Array, samples: Float32Array, rate: int) -> bool:
+    """Whether mono ``samples`` hold next to nothing in their ``band``, as a high tone does."""
     length = _FRAME * rate // _RATE
     whole = _power(samples[: len(samples) // length * length].reshape(-1, length))
-    return band < whole * 10 ** (_BAND_DB / 10)
+    return _power(_frames(band)) < whole * 10 ** (_BAND_DB / 10)
 
 
-def is_tone(samples: Float32Array, rate: int) -> bool:
-    """Whether mono ``samples`` hold nothing but one steady tone below 4 kHz, and maybe silence."""
-    frames = _frames(_voice_band(samples, rate))
+def is_tone(band: Float32Array) -> bool:
+    """Whether a :func:`voice_band` holds nothing but one steady tone, and maybe silence."""
+    frames = _frames(band)
     levels = 10 * np.log10((frames**2).mean(axis=1) + 1e-12)
     heard = levels > levels.max() - _AUDIBLE_DB
     low, high = np.percentile(levels[heard], (10, 90))
@@ -131,13 +138,6 @@ def _letters(text: str) -> float:
         if char.isalnum():
             count += _WIDE if unicodedata.east_asian_width(char) in "WF" else 1.0
     return count
-
-
-def _voice_band(samples: Float32Array, rate: int) -> Float32Array:
-    """What lies below 4 kHz, at 8 kHz, and without the deep sounds that no voice makes."""
-    if rate != _RATE:
-        samples = cast(Float32Array, soxr.resample(samples, rate, _RATE, "LQ"))
-    return (samples[1:] - np.float32(_COLOUR) * samples[:-1]).astype(np.float32)
 
 
 def _frames(samples: Float32Array) -> Float32Array:
