@@ -50,7 +50,7 @@ import gc
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,7 +62,7 @@ from shoal.engine.config import BUILTIN_VOICE, EngineConfig
 from shoal.engine.cuda.kv_pool import KvDtype
 from shoal.engine.cuda.load import GpuDtype, placed_weights, runner_of
 from shoal.engine.cuda.reference import Context, Logits, with_scales_misread
-from shoal.engine.cuda.weights import CudaWeights, StackWeights
+from shoal.engine.cuda.weights import CudaWeights, with_products
 from shoal.engine.model.config import DualARConfig, read_config
 from shoal.engine.model.weights import load_weights
 from shoal.engine.prompt import PromptBuilder
@@ -119,21 +119,7 @@ def place(model: Model, dtype: GpuDtype, device: torch.device) -> CudaWeights:
 
 def with_planted_scales(weights: CudaWeights) -> CudaWeights:
     """``weights`` with every block scale read in the other order."""
-
-    def planted(stack: StackWeights) -> StackWeights:
-        layers = tuple(
-            replace(
-                layer,
-                qkv=with_scales_misread(layer.qkv),
-                out=with_scales_misread(layer.out),
-                gate_up=with_scales_misread(layer.gate_up),
-                down=with_scales_misread(layer.down),
-            )
-            for layer in stack.layers
-        )
-        return replace(stack, layers=layers, head=with_scales_misread(stack.head))
-
-    return replace(weights, slow=planted(weights.slow), fast=planted(weights.fast))
+    return with_products(weights, with_scales_misread)
 
 
 def builder_of(model: Model) -> PromptBuilder:
@@ -274,7 +260,9 @@ def gate(
     drawn, sure_drawn = drawn[: len(prompts)], drawn[len(prompts) :]
     gc.collect()
     # Without a GPU the candidate is the format alone, unless something is wrong with its weights.
-    alone = reference_draws(right, prompts, args.frames, args.kv_dtype)
+    alone = drawn
+    if device.type != "cpu" or drawing is not right:
+        alone = reference_draws(right, prompts, args.frames, args.kv_dtype)
     bf16 = place(model, "bf16", device)
     greedy = reference_draws(bf16, prompts, args.frames)
     judged = [judge(bf16, prompt, one) for prompt, one in zip(prompts, drawn, strict=True)]

@@ -27,7 +27,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from torch import Tensor
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cuda.product import Product
 from shoal.engine.cuda.reference import product, run_stack
-from shoal.engine.cuda.weights import CudaWeights, StackWeights
+from shoal.engine.cuda.weights import CudaWeights, StackWeights, with_products
 from shoal.kernels.embedding import embed_reference
 
 from .bench_precision import (
@@ -190,24 +190,11 @@ class Search:
 def widened(weights: CudaWeights) -> CudaWeights:
     """The same values, the products' factors in float64, as the reference multiplies them."""
 
-    def factor(weight: Product) -> Tensor:
+    def factor(weight: Product) -> Product:
         assert isinstance(weight, Tensor)
         return weight.double()
 
-    def wide(stack: StackWeights) -> StackWeights:
-        layers = tuple(
-            replace(
-                layer,
-                qkv=factor(layer.qkv),
-                out=factor(layer.out),
-                gate_up=factor(layer.gate_up),
-                down=factor(layer.down),
-            )
-            for layer in stack.layers
-        )
-        return replace(stack, layers=layers, head=factor(stack.head))
-
-    return replace(weights, slow=wide(weights.slow), fast=wide(weights.fast))
+    return with_products(weights, factor)
 
 
 def surest_first(model: Model, bf16: CudaWeights, sentences: Sequence[str]) -> list[int]:

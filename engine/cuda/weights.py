@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -67,6 +67,25 @@ class CudaWeights:
     prefill: StackWeights
     """The slow stack that prompts are read with: in FP8 the same, else in bf16."""
     fast: StackWeights
+
+
+def with_products(weights: CudaWeights, changed: Callable[[Product], Product]) -> CudaWeights:
+    """``weights`` with ``changed`` of every product's weight, both heads included."""
+
+    def of_stack(stack: StackWeights) -> StackWeights:
+        layers = tuple(
+            replace(
+                layer,
+                qkv=changed(layer.qkv),
+                out=changed(layer.out),
+                gate_up=changed(layer.gate_up),
+                down=changed(layer.down),
+            )
+            for layer in stack.layers
+        )
+        return replace(stack, layers=layers, head=changed(stack.head))
+
+    return replace(weights, slow=of_stack(weights.slow), fast=of_stack(weights.fast))
 
 
 def device_weights(
