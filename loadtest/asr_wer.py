@@ -57,7 +57,8 @@ def normal_words(text: str) -> list[str]:
     """Words as they are compared: lower case, numbers, days and times spelled, no punctuation, no
     "and"."""
     text = text.lower().replace("’", "'").replace("%", " percent ")
-    text = re.sub(r"\b([ap])\.?m\b\.?", r"\1m", re.sub(r"(?<=\d)([ap]\.?m\b)", r" \1", text))
+    text = re.sub(r"(?<=\d)([ap]\.?m\b)", r" \1", text)
+    text = re.sub(r"\b([ap])\.?m\b\.?", r"\1m", text)
     text = re.sub(r"(?<![^\s(])[-−](?=\d)", " minus ", text)
     text = re.sub(
         rf"\b(?:the )?(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {MONTH}", r" the \1th of \2", text

@@ -14,6 +14,10 @@ export TORCHINDUCTOR_CACHE_DIR=$KEEP/compiled
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 mkdir -p "$KEEP" "$OUT"
 train() { "$PYTHON" -P -m shoal.engine.training "$@" 2>&1 | tee -a "$OUT/$step.log"; }
+speak() {
+  cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz" &&
+    train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "$@"
+}
 texts=(--texts "$IN/texts.npz")
 aligned=("${texts[@]}" --alignment "$IN/places.npz")
 codec=()
@@ -33,9 +37,7 @@ check)
   mkdir -p "$speech"
   cp "$IN"/check/* "$speech"
   if [ "${3:-0}" != 0 ]; then
-    cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
-    train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-      --out "$KEEP/check/teacher" --minutes "$3" || echo "the teacher failed"
+    speak "${texts[@]}" --out "$KEEP/check/teacher" --minutes "$3" || echo "the teacher failed"
   fi
   # So far along that every part is at work, the restarts as well as the discriminators.
   train codec --speech "$speech" "${texts[@]}" "${codec[@]}" --out "$KEEP/check/codec" \
@@ -49,18 +51,16 @@ check)
   ;;
 speech)
   # The teacher, and the first part of the codec.
-  cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
   # The codec is compiled while the teacher speaks: that needs processors, this the GPU.
   train codec --compile-only --speech none "${texts[@]}" --out none --state none --minutes 0 &
   compiling=$!
   # What an earlier try of this step has spoken is not spoken again.
   [ -s "$KEEP/speech/meta.npz" ] ||
-    train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-      --out "$KEEP/speech" --minutes "${1:-2.6}" --max-hours 80
+    speak "${texts[@]}" --out "$KEEP/speech" --minutes "${1:-2.6}" --max-hours 80
   if [ -s "$IN/recital.npz" ]; then
     # The sentences a codec is judged by, in four voices.
-    train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" --only 0 1 2 3 \
-      --texts "$IN/recital.npz" --out "$KEEP/recital" --minutes 0.5 --batch-phonemes 1500
+    speak --only 0 1 2 3 --texts "$IN/recital.npz" --out "$KEEP/recital" --minutes 0.5 \
+      --batch-phonemes 1500
     tar -C "$KEEP" -cf "$OUT/recital.tar" recital
   fi
   wait "$compiling" || echo "the codec was not compiled ahead"
@@ -76,9 +76,7 @@ voice)
   train codec --speech "$KEEP/speech" "${texts[@]}" "${codec[@]}" --out "$KEEP/codec" \
     --state "$KEEP/codec_state" "${carried[@]}" --minutes "${1:-3.6}" --end 1
   cp "$KEEP/codec/codec.pth" "$OUT"
-  cat "$IN"/kokoro_q8.npz.xz* >"$KEEP/kokoro.npz.xz"
-  train teacher --archive "$KEEP/kokoro.npz.xz" --voices "$IN/voices.npz" "${texts[@]}" \
-    --out "$KEEP/speech2" --minutes "${2:-2.6}" --max-hours 80 --seed 11
+  speak "${texts[@]}" --out "$KEEP/speech2" --minutes "${2:-2.6}" --max-hours 80 --seed 11
   mkdir -p "$OUT/codes"
   train encode --speech "$KEEP/speech" --codec "$KEEP/codec" --out "$KEEP/codes" \
     --part-mib 13 --carry "$OUT/codes" --carry-parts 4
