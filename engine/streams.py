@@ -159,11 +159,16 @@ class Stream:
 
     @property
     def waits_to_speak(self) -> bool:
-        """It has text and no place, and somebody listens."""
+        """It has text and no place, and somebody listens. Text that waits for more of it, or for a
+        listener to go on, may do so for ever: it counts only until the voice was there once."""
         if self.backfill:
             return False
-        text = self.composing or self.ready or not self.feed.empty
-        return self.phase is Phase.WAITING or (not self.announced and bool(text))
+        if self.phase is Phase.WAITING:
+            return True
+        if not self.announced:
+            return bool(self.composing or self.ready or not self.feed.empty)
+        soon = self.composing or (bool(self.ready) and not self.paused)
+        return soon and self.phase is Phase.IDLE and self.slot is None
 
     @property
     def only_speaks(self) -> bool:

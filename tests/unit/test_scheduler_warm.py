@@ -243,3 +243,32 @@ def test_many_more_who_connect_than_voices_fit_are_all_told_that_theirs_is_ready
     rig.turns(200)
     told = {event.stream for event in rig.events if isinstance(event, Opened)}
     assert told == set(streams) and prefills(rig) == 24
+
+
+@pytest.mark.parametrize("host_pages", (0, 40))
+def test_a_voice_that_is_there_before_the_text_is_prepared_stays_for_it(host_pages: int) -> None:
+    """Though the device keeps no voice that nobody waits for."""
+    limits = replace(LIMITS, prefix_bytes=0)
+    rig = Rig(replace(SMALL, host_pages=host_pages), limits, voice=columns)
+    first = said(rig, 0)
+    stream = rig.speak("say 9", "0", 3)
+    rig.work_per_turn = 0  # the voice thread answers, the prefill thread does not
+    rig.turns(5)
+    (opened,) = rig.events_of(stream)
+    assert isinstance(opened, Opened) and opened.cached
+    rig.work_per_turn = 1000
+    rig.finish()
+    assert rig.heard[stream].codes == first == by_itself(0)
+    assert (prefills(rig), loads(rig)) == (1, 0)
+
+
+def test_a_voice_whose_listener_has_nothing_to_say_yet_makes_room() -> None:
+    """What only more text can release is nothing yet."""
+    rig = Rig(SMALL, replace(LIMITS, prefix_bytes=0), voice=columns)
+    silent, halting = rig.open("0", 3), rig.open("1", 3)
+    rig.say(halting, "(lau", end=False)
+    rig.turns(5)
+    assert {event.stream for event in rig.events if isinstance(event, Opened)} == {silent, halting}
+    third = rig.speak("say 9", "2", 3)
+    rig.until(lambda: rig.heard[third].done)
+    assert tiers(rig)[0].entries == 2, "the default voice's, and the last one"

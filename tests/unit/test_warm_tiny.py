@@ -94,7 +94,7 @@ def test_every_tier_is_used_and_counted_and_the_disk_outlives_the_process(tmp_pa
     engine, _ = live_on(config)
     try:
         first = say(engine, 0, 1)
-        settles(engine, lambda stats: stats.warm.entries == 1)
+        settles(engine, lambda stats: stats.warm.promotions == 1)
         stats = engine.engine.stats()
         assert (stats.encoded, stats.cold.entries, stats.codes.entries) == (1, 1, 1)
     finally:
@@ -102,7 +102,7 @@ def test_every_tier_is_used_and_counted_and_the_disk_outlives_the_process(tmp_pa
     engine, _ = live_on(config)
     try:
         assert say(engine, 0, 1) == first
-        settles(engine, lambda stats: stats.warm.entries == 1)
+        settles(engine, lambda stats: stats.warm.promotions == 1)
         stats = engine.engine.stats()
         assert (stats.encoded, stats.cold.hits, stats.codes.hits, stats.warm.hits) == (0, 1, 0, 0)
         assert say(engine, 0, 1) == first
