@@ -9,6 +9,8 @@ Needs torch and numpy only; the command that compares files is ``likeness``.
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,7 +38,8 @@ def find_weights(package: str = "resemblyzer") -> Path:
     """Where ``package`` keeps the encoder's weights. Raises NoEncoder where it is not installed."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        raise NoEncoder("Resemblyzer is not installed: pip install --no-deps Resemblyzer==0.1.4")
+        wanted = (sys.executable, "-m", "pip", "install", "--no-deps", "Resemblyzer==0.1.4")
+        raise NoEncoder(f"Resemblyzer is not installed: {shlex.join(wanted)}")
     return Path(found.origin).with_name("pretrained.pt")
 
 
