@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,6 +53,8 @@ class Recording:
         self.loaded: list[tuple[int, ...]] = []
         self.codes: dict[int, list[tuple[int, ...]]] = {}
         """By seed: the columns that a stream drew."""
+        self.launching: Callable[[], None] = lambda: None
+        """Called on the decode thread before every step: what it submits comes between two."""
 
     @property
     def spec(self) -> RunnerSpec:
@@ -62,6 +64,7 @@ class Recording:
         self._runner.warm_up()
 
     def launch(self, plan: StepPlan) -> None:
+        self.launching()
         self.plans.append(plan)
         for join in plan.joins:
             self.joins[join.slot, join.generation] = join
