@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
@@ -26,13 +27,19 @@ from tests.rig import GREEDY, WIDE, columns_of, turn_of
 
 
 class Inbox(SimpleQueue[Inbound | None]):
-    """Counts how often somebody waited at it."""
+    """Counts how often somebody waited at it. ``asleep`` while somebody may do so for ever."""
 
-    waits = 0
+    def __init__(self) -> None:
+        self.waits = 0
+        self.asleep = threading.Event()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Inbound | None:
         self.waits += 1
-        return super().get(block, timeout)
+        if block and timeout is None and self.empty():
+            self.asleep.set()
+        found = super().get(block, timeout)
+        self.asleep.clear()
+        return found
 
 
 class Ordered(ScriptedRunner):

@@ -121,8 +121,8 @@ def test_any_cut_gives_the_same_samples(cuts: list[int]) -> None:
 def test_it_costs_little() -> None:
     loudness, samples, took_s = Loudness(RATE), whole(builtin_voice()), list[float]()
     for at in range(0, len(samples) - 1200, 1200):
-        started_s = time.perf_counter()
+        started_s = time.thread_time()
         loudness.process(samples[at : at + 1200])
-        took_s.append(time.perf_counter() - started_s)
+        took_s.append(time.thread_time() - started_s)
     # The quickest tenth: what it costs, not what else the machine is doing.
     assert sorted(took_s)[len(took_s) // 10] * 1000 < MOST_MS_A_CHUNK

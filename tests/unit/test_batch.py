@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import wave
 from collections import Counter
 from pathlib import Path
@@ -181,15 +180,23 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 SLOW_RUN = """
-import sys, time
+import itertools, os, random, signal, sys, threading, time
 from pathlib import Path
 from shoal.realtime.batch import run_batch
 from shoal.realtime.batch_folder import Folder
+
+most, taken = int(sys.argv[4]), itertools.count(1)
+
+def die():
+    time.sleep(random.random() * 0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 class Slow:
     def speak(self, job, write):
         with open(sys.argv[3], "a") as log:
             log.write(job.id + "\\n")
+        if next(taken) == most:
+            threading.Thread(target=die).start()
         for piece in (job.request.text.encode(), b"!!"):
             write(piece)
             time.sleep(0.004)
@@ -203,21 +210,13 @@ def test_killed_again_and_again_it_gets_done_and_no_file_is_ever_half(tmp_path: 
     source, out, log = numbered(tmp_path / "in", 60), tmp_path / "out", tmp_path / "log"
     expected = {f"n{i}.mp3": f"text {i}!!".encode() for i in range(60)}
     kills = 0
-    for attempt in range(12):
-        child = subprocess.Popen([sys.executable, "-c", SLOW_RUN, source, out, log])
-        began = len(log.read_text().splitlines()) if log.exists() else 0
-        while child.poll() is None:
-            told = len(log.read_text().splitlines()) if log.exists() else 0
-            if attempt < 6 and told >= began + 7 + attempt:
-                child.send_signal(signal.SIGKILL)
-                kills += 1
-                break
-            time.sleep(0.001)
-        child.wait()
+    for most in (7, 8, 9, 10, 11, 1000):
+        command = [sys.executable, "-c", SLOW_RUN, source, out, log, str(most)]
+        killed = subprocess.run(command).returncode == -signal.SIGKILL
+        kills += killed
         assert visible(out).items() <= expected.items()
-        if child.returncode == 0:
-            break
-    assert kills >= 4 and visible(out) == expected
+        assert killed or visible(out) == expected
+    assert kills >= 3 and visible(out) == expected
     spoken = Counter(log.read_text().split())
     # A kill costs at most what the workers were at.
     assert sum(spoken.values()) <= 60 + 3 * kills

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -32,16 +32,15 @@ def test_the_version_needs_no_torch_and_half_a_second() -> None:
         "    heavy = {'torch', 'numpy', 'websockets', 'starlette', 'asyncio'} & set(sys.modules)\n"
         "    sys.exit(f'imported {heavy}' if heavy else end.code)\n"
     )
-    quickest_s = float("inf")
-    for _ in range(3):  # the machine may be busy with something else
-        started_s = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30
-        )
-        quickest_s = min(quickest_s, time.monotonic() - started_s)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == f"shoal {metadata.version('shoal')}"
-    assert quickest_s < 0.5
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"shoal {metadata.version('shoal')}"
+    # The processor's time: the machine may be busy with something else.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
 def test_it_runs_as_a_module_too() -> None:

@@ -228,11 +228,11 @@ def test_with_nothing_to_do_the_loop_waits_at_its_inbox_and_does_not_look_again(
     thread.start()
     while not desk.events:
         desk.prefill()
-    settled = threading.Event()
-    settled.wait(0.05)
+    assert desk.inbox.asleep.wait(5.0), "for what comes, and for no time of its own"
     waits = desk.inbox.waits
-    settled.wait(0.2)
-    assert desk.inbox.waits == waits <= 6
+    assert waits <= 6
+    threading.Event().wait(0.2)
+    assert desk.inbox.waits == waits
     desk.inbox.put(None)
     thread.join(5.0)
     assert not thread.is_alive()

@@ -82,9 +82,9 @@ def test_time_and_size_are_linear_in_the_text(front_end: Frontend, unit: str) ->
         text = (unit * count)[:count]
         best = 1e9
         for _ in range(3):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             said = front_end.spoken(text)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
             assert len(said) <= 16 * len(text) + 1
         return best
 

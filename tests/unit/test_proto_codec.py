@@ -134,9 +134,9 @@ def test_a_small_message_cannot_expand_into_a_large_object() -> None:
     block = b"\xdc\x00\xff" + b"\xc0" * 255
     for _ in range(2):
         block = b"\xdc\x00\xff" + block * 255
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     assert code_of(block) is Code.UNDECODABLE  # 16 million nulls
-    assert time.perf_counter() - started_s < 0.2
+    assert time.thread_time() - started_s < 0.2
 
 
 @given(st.binary(max_size=200))
