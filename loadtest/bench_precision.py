@@ -49,33 +49,33 @@ import argparse
 import gc
 import json
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from shoal.engine.codec import Codec, load_codec
 from shoal.engine.config import BUILTIN_VOICE, EngineConfig
+from shoal.engine.cuda.interpreted import NotInterpreted, check_interpreted
 from shoal.engine.cuda.kv_pool import KvDtype
-from shoal.engine.cuda.load import GpuDtype, placed_weights, runner_of
-from shoal.engine.cuda.reference import Context, Logits, with_scales_misread
-from shoal.engine.cuda.weights import CudaWeights, with_products
-from shoal.engine.model.config import DualARConfig, read_config
-from shoal.engine.model.weights import load_weights
-from shoal.engine.prompt import PromptBuilder
-from shoal.engine.random_model import (
-    PREFIX,
-    SHAPES,
-    byte_tokenizer,
-    random_codec,
-    random_weights,
-)
-from shoal.engine.runner import Join, PrefillChunk, Runner, SlotSampling, StepPlan
-from shoal.engine.tokenizer import Tokenizer, load_tokenizer
+from shoal.engine.cuda.reference import Context, Logits
+from shoal.engine.cuda.weights import CudaWeights
 
+from .bench_precision_draws import (
+    Frames,
+    Model,
+    Prompts,
+    builder_of,
+    equal_frames,
+    gpu_draws,
+    interpreted_draws,
+    place,
+    prompt_of,
+    read_model,
+    reference_draws,
+    with_planted_scales,
+)
 from .bench_precision_inputs import (
     FRAMES,
     SURE,
@@ -84,92 +84,10 @@ from .bench_precision_inputs import (
     fixed_sentences,
     inputs_of,
 )
-from .precision_verdict import Equal, Judged, equality, summary, verdict
+from .precision_verdict import Equal, Finding, Judged, equality, summary, verdict
 
 TOLERANCE = 3.0
-
-Frames = list[list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What is decoded: a checkpoint's parts, before they are put into a dtype."""
-
-    shape: DualARConfig
-    tokenizer: Tokenizer
-    weights: dict[str, torch.Tensor]
-    is_random: bool
-
-
-def read_model(source: str, device: torch.device) -> Model:
-    """A checkpoint folder, or ``random:...`` drawn on ``device``."""
-    if source.startswith(PREFIX):
-        shape = SHAPES[source.removeprefix(PREFIX)]
-        return Model(shape, byte_tokenizer(shape), random_weights(shape, device), True)
-    folder = Path(source)
-    shape = read_config(folder)
-    return Model(shape, load_tokenizer(folder), load_weights(folder, shape), False)
-
-
-def place(model: Model, dtype: GpuDtype, device: torch.device) -> CudaWeights:
-    return placed_weights(
-        model.shape, model.weights, model.tokenizer, dtype, device, lambda _line: None
-    )
-
-
-def with_planted_scales(weights: CudaWeights) -> CudaWeights:
-    """``weights`` with every block scale read in the other order."""
-    return with_products(weights, with_scales_misread)
-
-
-def builder_of(model: Model) -> PromptBuilder:
-    semantic = model.shape.semantic_ids(model.tokenizer.semantic)
-    return PromptBuilder(model.tokenizer, model.shape.codebooks, semantic)
-
-
-def prompt_of(model: Model, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """int32 [columns, 1 + codebooks]; the last column is fed to the first step."""
-    builder = builder_of(model)
-    return np.concatenate([builder.prefix(), builder.user_turn(text)]).astype(np.int32)
-
-
-def reference_draws(
-    weights: CudaWeights,
-    prompts: Sequence[np.ndarray[Any, Any]],
-    frames: int,
-    kv_dtype: KvDtype = "bf16",
-) -> list[Frames]:
-    """Greedy columns of the plain torch reference."""
-    drawn: list[Frames] = []
-    for prompt in prompts:
-        columns = torch.from_numpy(prompt).to(weights.embeddings.device)
-        context = Context(weights, kv_dtype)
-        context.prefill(columns[:-1])
-        drawn.append(context.greedy(columns[-1], frames).tolist())
-    return drawn
-
-
-def runner_draws(
-    runner: Runner, prompts: Sequence[np.ndarray[Any, Any]], frames: int
-) -> list[Frames]:
-    """Greedy columns of a runner, up to the end token."""
-    sampling = SlotSampling(temperature=0.0, top_p=1.0, top_k=1, seed=0)
-    drawn: list[Frames] = []
-    step = 0
-    for prompt in prompts:
-        pages = -(-(len(prompt) + frames + 2) // runner.spec.page_tokens)
-        table = tuple(range(pages))
-        runner.prefill(PrefillChunk(prompt[:-1], 0, table))
-        join = Join(0, 1, len(prompt) - 1, 0, prompt[-1], table, sampling)
-        taken: Frames = []
-        for index in range(frames):
-            runner.launch(StepPlan(step, (0,), (join,) if not index else ()))
-            taken.append(runner.collect(step).columns[0].tolist())
-            step += 1
-            if taken[-1][0] == runner.spec.end_token:
-                break
-        drawn.append(taken)
-    return drawn
+INTERPRETER = "interpreter"
 
 
 def logits_of(
@@ -223,22 +141,22 @@ def candidate_draws(
     args: argparse.Namespace,
     model: Model,
     weights: CudaWeights,
-    prompts: Sequence[np.ndarray[Any, Any]],
+    prompts: Prompts,
     device: torch.device,
 ) -> tuple[str, list[Frames]]:
     """Who drew, and what."""
+    if args.device == INTERPRETER:
+        drawn = interpreted_draws(
+            model, weights, prompts, args.frames, args.kv_dtype, args.last_columns
+        )
+        read = "" if args.last_columns is None else f", prompts' last {args.last_columns} columns"
+        return f"the kernels in Triton's interpreter{read}", drawn
     if device.type == "cpu":
         return "plain torch (no GPU)", reference_draws(weights, prompts, args.frames, args.kv_dtype)
     config = EngineConfig(
         Path(args.model), "cuda", args.dtype, kv_dtype=args.kv_dtype, slots=1, pages=64
     )
-    codec: Codec = (
-        random_codec(device) if model.is_random else load_codec(Path(args.model), device=device)
-    )
-    runner = runner_of(config, model.shape, weights, codec, device, lambda _line: None)
-    with closing(runner):
-        runner.warm_up()
-        drawn = runner_draws(runner, prompts, args.frames)
+    drawn = gpu_draws(config, model, weights, prompts, args.frames, device)
     return torch.cuda.get_device_name(device), drawn
 
 
@@ -247,7 +165,7 @@ def gate(
 ) -> tuple[bool, dict[str, Any]]:
     """Run it; prints the findings. The second value is everything that was found."""
     wanted = "cuda" if args.device == "auto" and torch.cuda.is_available() else args.device
-    device = torch.device("cpu" if wanted == "auto" else wanted)
+    device = torch.device("cpu" if wanted in ("auto", INTERPRETER) else wanted)
     if device.type == "cpu":
         torch.set_num_threads(1)  # products of a few rows: threads cost more than they bring
     model = read_model(args.model, device)
@@ -259,11 +177,55 @@ def gate(
     name, drawn = candidate_draws(args, model, drawing, [*prompts, *sure], device)
     drawn, sure_drawn = drawn[: len(prompts)], drawn[len(prompts) :]
     gc.collect()
-    # Without a GPU the candidate is the format alone, unless something is wrong with its weights.
-    alone = drawn
-    if device.type != "cpu" or drawing is not right:
-        alone = reference_draws(right, prompts, args.frames, args.kv_dtype)
     bf16 = place(model, "bf16", device)
+    print(
+        f"{args.dtype} of {args.model}, keys and values in {args.kv_dtype}, on {name}, "
+        f"{len(texts)} sentences, {args.frames} frames"
+    )
+    sure_greedy = reference_draws(bf16, sure, args.frames)
+    asked = min(args.frames, FRAMES)
+    equal = [
+        Equal(equal_frames(a, b), min(map(min, judge(bf16, prompt, b[:asked]).margin)))
+        for prompt, a, b in zip(sure, sure_drawn, sure_greedy, strict=True)
+    ]
+    findings = equality(equal, asked, SURE) if equal else []
+    found: dict[str, Any] = {"reference_inputs": [asdict(one) for one in equal]}
+    if args.out:
+        cast("Path", args.out).mkdir(parents=True, exist_ok=True)
+        for dtype, frames in (("bf16", sure_greedy), (args.dtype, sure_drawn)):
+            held = {"precision": dtype, "prompts": _codes("input", frames)}
+            (args.out / f"sure-{dtype}.json").write_text(json.dumps(held))
+    notes: list[str] = []
+    if prompts:
+        # Without a GPU the candidate may be the format alone, unless its weights are wrong.
+        plain = args.device != INTERPRETER and device.type == "cpu" and drawing is right
+        alone = drawn if plain else reference_draws(right, prompts, args.frames, args.kv_dtype)
+        judged, more, notes = spoken(args, model, drawing, bf16, prompts, drawn, alone)
+        found |= judged
+        findings += more
+    else:
+        notes.append("no sentences, so only equality was asked")
+    found["findings"] = [asdict(finding) for finding in findings]
+    for finding in findings:
+        print(f"  {'ok  ' if finding.passed else 'FAIL'} {finding.text}")
+    if not equal and not model.is_random:
+        notes.append("equality was not asked: name inputs chosen for this model with --inputs")
+    for note in notes:
+        print(f"  {note}")
+    return all(finding.passed for finding in findings), found
+
+
+def spoken(
+    args: argparse.Namespace,
+    model: Model,
+    drawing: CudaWeights,
+    bf16: CudaWeights,
+    prompts: Prompts,
+    drawn: list[Frames],
+    alone: list[Frames],
+) -> tuple[dict[str, Any], list[Finding], list[str]]:
+    """What is found of ordinary sentences, the verdict, and lines to print. ``drawn`` is the
+    candidate's, ``alone`` the plain reference's in its dtype."""
     greedy = reference_draws(bf16, prompts, args.frames)
     judged = [judge(bf16, prompt, one) for prompt, one in zip(prompts, drawn, strict=True)]
     judged_alone = [judge(bf16, prompt, one) for prompt, one in zip(prompts, alone, strict=True)]
@@ -279,59 +241,30 @@ def gate(
             logit_error(bf16, bf16, prompt, one, "fp8")
             for prompt, one in zip(prompts, drawn, strict=True)
         ]
-    findings = verdict(ours, theirs, args.tolerance, is_random=model.is_random)
-    sure_greedy = reference_draws(bf16, sure, args.frames)
-    asked = min(args.frames, FRAMES)
-    equal = [
-        Equal(equal_frames(a, b), min(map(min, judge(bf16, prompt, b[:asked]).margin)))
-        for prompt, a, b in zip(sure, sure_drawn, sure_greedy, strict=True)
-    ]
-    if equal:
-        findings = [*equality(equal, asked, SURE), *findings]
     exact = [equal_frames(a, b) for a, b in zip(drawn, greedy, strict=True)]
     error, spread = (float(np.mean(part)) for part in zip(*errors, strict=True))
-    print(
-        f"{args.dtype} of {args.model}, keys and values in {args.kv_dtype}, on {name}, "
-        f"{len(texts)} sentences, {args.frames} frames"
-    )
-    for finding in findings:
-        print(f"  {'ok  ' if finding.passed else 'FAIL'} {finding.text}")
-    print(f"  logit error of the format {error:.3f}, spread of the logits {spread:.2f}")
     keys_error = float(np.mean([part for part, _ in kept])) if kept else 0.0
+    notes = [f"logit error of the format {error:.3f}, spread of the logits {spread:.2f}"]
     if kept:
-        print(f"  of that by FP8 keys and values alone, in a bf16 model {keys_error:.3f}")
-    print(f"  frames equal to bf16's own greedy ones before the first difference: {exact}")
-    if not equal and not model.is_random:
-        print("  equality was not asked: name inputs chosen for this model with --inputs")
+        notes.append(f"of that by FP8 keys and values alone, in a bf16 model {keys_error:.3f}")
+    notes.append(f"frames equal to bf16's own greedy ones before the first difference: {exact}")
+    if args.out:
+        _write(args.out, args.dtype, greedy, drawn, judged)
     found: dict[str, Any] = {
         "candidate": asdict(ours),
         "format_alone": asdict(theirs),
-        "findings": [asdict(finding) for finding in findings],
         "logit_error": error,
         "logit_error_of_keys_and_values": keys_error,
         "logit_spread": spread,
         "equal_frames": exact,
-        "reference_inputs": [asdict(one) for one in equal],
     }
-    if args.out:
-        _write(args.out, args.dtype, greedy, drawn, judged)
-        for dtype, frames in (("bf16", sure_greedy), (args.dtype, sure_drawn)):
-            held = {"precision": dtype, "prompts": _codes("input", frames)}
-            (args.out / f"sure-{dtype}.json").write_text(json.dumps(held))
-    return all(finding.passed for finding in findings), found
-
-
-def equal_frames(left: Frames, right: Frames) -> int:
-    """Frames before the first difference."""
-    pairs = zip(left, right, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+    return found, verdict(ours, theirs, args.tolerance, is_random=model.is_random), notes
 
 
 def _write(
     out: Path, dtype: str, greedy: list[Frames], drawn: list[Frames], judged: list[Judged]
 ) -> None:
     """The files that ``shoal load gate-tokens`` takes."""
-    out.mkdir(parents=True, exist_ok=True)
     reference = {"precision": "bf16", "prompts": _codes("sentence", greedy)}
     candidate = {
         "precision": dtype,
@@ -349,7 +282,12 @@ def _codes(kind: str, drawn: list[Frames]) -> dict[str, Frames]:
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="hold what a quantised model draws against bf16")
     parser.add_argument("--model", default=str(BUILTIN_VOICE), help="a folder, or random:s2-pro")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help=f"cuda, cpu (plain torch), {INTERPRETER} (the GPU's kernels on the CPU; takes "
+        "TRITON_INTERPRET=1 in the environment), or auto",
+    )
     parser.add_argument("--dtype", choices=("fp8", "mxfp8"), default="fp8")
     parser.add_argument(
         "--kv-dtype", choices=("bf16", "fp8"), default="bf16", help="of keys and values"
@@ -363,6 +301,13 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--plant-scales", action="store_true", help="misread every scale: the gate must fail"
     )
+    parser.add_argument(
+        "--last-columns",
+        type=int,
+        metavar="N",
+        help=f"with --device {INTERPRETER}: the kernels read the last N columns of each prompt, half a "
+        "second each, behind the plain reference's keys and values; the whole prompt when not given",
+    )
     parser.add_argument("--out", type=Path, help="folder for token files and precision.json")
     return parser
 
@@ -370,16 +315,21 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments()
     args = parser.parse_args(argv)
+    if args.sentences < 0 or args.frames < 1 or (args.last_columns or 0) < 0:
+        parser.error("--frames is 1 or more, --sentences and --last-columns are 0 or more")
     roots = (Path(__file__).resolve().parents[1], Path.cwd())
     try:
         sentences = fixed_sentences(roots)
         inputs = inputs_of(args.model, args.inputs, roots)
-    except (FileNotFoundError, BadInputs) as missing:
+        if args.device == INTERPRETER:
+            check_interpreted()
+    except (FileNotFoundError, BadInputs, NotInterpreted) as missing:
         parser.error(str(missing))
+    if not args.sentences and not inputs:
+        parser.error("--sentences 0 leaves nothing to ask of a model without reference inputs")
     with torch.inference_mode():
         passed, found = gate(args, sentences, inputs)
     if args.out:
-        cast("Path", args.out).mkdir(parents=True, exist_ok=True)
         (args.out / "precision.json").write_text(json.dumps(found, indent=1))
     return 0 if passed else 1
 

@@ -41,10 +41,10 @@ from shoal.engine.cuda.reference import product, run_stack
 from shoal.engine.cuda.weights import CudaWeights, StackWeights, with_products
 from shoal.kernels.embedding import embed_reference
 
-from .bench_precision import (
+from .bench_precision import judge
+from .bench_precision_draws import (
     Model,
     builder_of,
-    judge,
     place,
     prompt_of,
     read_model,

@@ -61,6 +61,13 @@ class Context:
         self._keys: list[Tensor | None] = [None] * len(weights.slow.layers)
         self._values: list[Tensor | None] = [None] * len(weights.slow.layers)
 
+    @property
+    def kept(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer so far, bf16 [positions, kv heads, dim]; of a context that
+        has been fed."""
+        pairs = zip(self._keys, self._values, strict=True)
+        return [(k, v) for k, v in pairs if k is not None and v is not None]
+
     def prefill(self, columns: Tensor) -> None:
         """Take in ``columns`` int32 [T, 1 + codebooks] of the prompt, in bf16 as on the device."""
         self._run(self._weights.prefill, columns)

@@ -14,7 +14,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
-from shoal.loadtest.bench_precision import equal_frames, main
+from shoal.loadtest.bench_precision import main
+from shoal.loadtest.bench_precision_draws import equal_frames
 from shoal.loadtest.bench_precision_inputs import fixed_sentences
 from shoal.loadtest.command import add_arguments, run
 from shoal.loadtest.precision_verdict import (

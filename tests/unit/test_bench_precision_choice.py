@@ -15,8 +15,13 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
 from shoal.engine.config import BUILTIN_VOICE
-from shoal.loadtest.bench_precision import place, prompt_of, read_model, reference_draws
 from shoal.loadtest.bench_precision_choice import BEFORE, Search, main, widened
+from shoal.loadtest.bench_precision_draws import (
+    place,
+    prompt_of,
+    read_model,
+    reference_draws,
+)
 from shoal.loadtest.bench_precision_inputs import (
     CHOSEN,
     FRAMES,
