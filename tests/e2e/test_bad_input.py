@@ -100,7 +100,7 @@ async def test_a_mebibyte_of_text_without_a_space(server: Any, dial: Dial) -> No
         await socket.send("text", text="y")
         heard = await socket.hear_all()
         assert (heard.close_code, heard.reason) == (1009, "error")
-    await server.until(lambda: server.engine.stats().streams_open == 0, 1.0)
+    await server.until(lambda: server.engine.stats().streams_open == 0)
 
 
 async def test_a_message_over_the_limit_closes_1009(server: Any, dial: Dial) -> None:
@@ -111,7 +111,7 @@ async def test_a_message_over_the_limit_closes_1009(server: Any, dial: Dial) -> 
             await socket.hear_all()
             await socket.socket.recv()
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
-    await server.until(lambda: server.engine.stats().streams_open == 0, 1.0)
+    await server.until(lambda: server.engine.stats().streams_open == 0)
 
 
 @pytest.mark.field_row(34)
@@ -151,7 +151,7 @@ async def test_a_refused_request_says_why_and_closes(
         assert heard.close_code == 1008 and words in heard.errors[0]
         assert heard.reason == "error" and words in heard.finish["message"]
         assert not heard.chunks
-    await server.until(lambda: server.engine.stats().streams_open == 0, 1.0)
+    await server.until(lambda: server.engine.stats().streams_open == 0)
 
 
 async def test_absurd_parameters_are_clamped_and_spoken(server: Any, dial: Dial) -> None:

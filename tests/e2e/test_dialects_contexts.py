@@ -121,10 +121,11 @@ async def test_contexts_speak_side_by_side(shared: Any) -> None:
 async def test_closing_what_was_not_flushed_ends_it_at_once(serve: Serve) -> None:
     server = serve(FakeEngine(speed=4.0, voices=("alice",)))
     async with wire(server, MULTI) as client:
-        await client.send(words("This goes on and on and on. " * 20))
+        long = "This goes on and on and on. " * 20
+        await client.send(words(long))
         await client.until("isFinal", False)
         await client.send({"context_id": "a", "close_context": True})
-        assert seconds(await client.until("isFinal")) < 2.0
+        assert seconds(await client.until("isFinal")) < spoken_s(long) / 2
         await server.until(lambda: server.engine.stats().slots_busy == 0)
         await client.send(words("Again. ", "a", flush=True))
         await client.send({"context_id": "a", "close_context": True})
@@ -137,10 +138,11 @@ async def test_what_was_flushed_is_heard_after_the_close_until_another(serve: Se
     async with wire(server, MULTI) as client:
         await client.send(words("To be heard. ", flush=True), close)
         assert seconds(await client.until("isFinal")) == spoken_s("To be heard.")
-        await client.send(words("This goes on and on and on. " * 20, flush=True), close)
+        long = "This goes on and on and on. " * 20
+        await client.send(words(long, flush=True), close)
         await client.until("isFinal", False)
         await client.send(close)
-        assert seconds(await client.until("isFinal")) < 2.0
+        assert seconds(await client.until("isFinal")) < spoken_s(long) / 2
 
 
 async def test_a_name_used_again_at_once_is_not_linked_to_the_one_before(shared: Any) -> None:
@@ -165,7 +167,7 @@ async def test_a_context_that_is_not_talked_to_is_closed(shared: Any) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         assert seconds(await client.until("isFinal")) == spoken_s("Left alone.")
-        assert 0.9 < loop.time() - began_s < 5.0
+        assert 0.9 < loop.time() - began_s < 10.0
 
 
 async def test_a_failure_ends_its_context_alone(shared: Any) -> None:

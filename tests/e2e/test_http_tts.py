@@ -254,14 +254,15 @@ async def test_a_client_that_hangs_up_stops_its_turn(serve: Any) -> None:
             async for _ in answer.aiter_raw():
                 break
             assert engine.stats().slots_busy == 1
-    assert await server.until(lambda: engine.stats().slots_busy == 0) < 0.5
-    assert await server.until(lambda: server.metric("shoal_sockets") == 0) < 1.0
+    # Long before it would have been spoken: that takes more than a minute.
+    await server.until(lambda: engine.stats().slots_busy == 0)
+    await server.until(lambda: server.metric("shoal_sockets") == 0)
 
 
 async def test_a_client_that_hangs_up_before_audio_stops_its_turn(serve: Any) -> None:
     engine = FakeEngine(slots=1, speed=0.05)
     server = serve(engine)
-    async with httpx.AsyncClient(timeout=0.3) as client:
+    async with httpx.AsyncClient(timeout=httpx.Timeout(10, read=0.3)) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post(server.http + TTS, json={"text": LONG, **PCM})
     await server.until(lambda: engine.stats().streams_open == 0)

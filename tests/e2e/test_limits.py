@@ -72,7 +72,7 @@ async def test_a_full_engine_refuses_in_the_session_after_a_bounded_wait(
         started_s = time.monotonic()
         await second.say("Hello.")
         heard = await second.hear_all()
-        assert 0.1 < time.monotonic() - started_s < 1.5  # pipecat gives up at 3 s
+        assert 0.1 < time.monotonic() - started_s < 3.0  # when pipecat gives up
         assert heard.close_code == 1013
         assert [event["event"] for event in heard.events] == ["error", "finish"]
         assert heard.events[0]["max_concurrency"] == 1
@@ -126,13 +126,16 @@ async def test_a_reader_that_stops_stops_its_generation(
 
 async def test_a_stalled_reader_that_closes_is_answered_and_done(serve: Serve, dial: Dial) -> None:
     server = serve(FakeEngine(slots=1, speed=100.0))
-    async with dial(server, max_queue=1) as stalled:
+    async with dial(server, max_queue=1, close_timeout=60) as stalled:
         await stalled.say(LONG)
         await server.until(lambda: server.metric("shoal_turns_paused") == 1)
-        started_s = time.monotonic()
-        await stalled.socket.close()
-        assert time.monotonic() - started_s < 2.0
-    await server.until(lambda: server.engine.stats().streams_open == 0, 1.0)
+        closing = asyncio.create_task(stalled.socket.close())
+        with pytest.raises(ConnectionClosed):
+            while True:
+                await stalled.next()  # what was on its way
+        await closing
+        assert stalled.socket.close_code == 1000
+    await server.until(lambda: server.engine.stats().streams_open == 0)
 
 
 async def test_a_new_start_of_a_stalled_reader_drops_what_waited(serve: Serve, dial: Dial) -> None:
@@ -155,7 +158,7 @@ async def test_a_reader_that_never_reads_what_precedes_a_close_is_cut_off(
         await socket.say(LONG)
         await server.until(lambda: server.metric("shoal_turns_paused") == 1)
         await socket.socket.send(b"\xc1")  # no MessagePack: the end, behind seconds of audio
-        await server.until(lambda: server.metric("shoal_sockets") == 0, 2.0)
+        await server.until(lambda: server.metric("shoal_sockets") == 0, 5.0)  # and not after 10
 
 
 async def test_errors_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) -> None:
@@ -167,7 +170,7 @@ async def test_errors_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) ->
             for _ in range(500):
                 await socket.socket.send(b"\x80")
                 await asyncio.sleep(0)
-        await server.until(lambda: server.metric("shoal_sockets") == 0, 2.0)
+        await server.until(lambda: server.metric("shoal_sockets") == 0)
 
 
 # The loop stays free ----------------------------------------------------------------------------
@@ -184,15 +187,14 @@ async def test_pongs_come_at_once_while_all_slots_speak(serve: Serve, dial: Dial
             assert (await socket.hear()).reason == "stop"
 
     listeners = [asyncio.create_task(listener()) for _ in range(8)]
-    worst_s = 0.0
+    took_s: list[float] = []
     async with dial(server) as socket:
         for _ in range(50):
-            latency = await (await socket.socket.ping(b"\x00payload"))
-            worst_s = max(worst_s, latency)
+            took_s.append(await (await socket.socket.ping(b"\x00payload")))
             await asyncio.sleep(0.02)
     await asyncio.gather(*listeners)
-    # The budget is 0.1 s; the machine that runs this is shared, so a hog of its own is forgiven.
-    assert worst_s < 0.3
+    # The machine that runs this is shared, so hogs of its own are forgiven.
+    assert sorted(took_s)[40] < 0.1
 
 
 async def test_a_flood_of_small_frames_does_not_starve_others(serve: Serve, dial: Dial) -> None:

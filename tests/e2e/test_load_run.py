@@ -217,7 +217,7 @@ async def test_a_client_that_is_held_up_says_so_with_the_size_of_it(held_s: floa
         assert (lag.percentile(99) or 0.0) >= 0.7 * held_s
         assert any("event loop" in reason for reason in judged_.reasons)
     else:
-        assert (lag.percentile(50) or 0.0) < 0.01
+        assert (lag.percentile(50) or 0.0) < 0.02
 
 
 async def test_a_process_without_users_has_seen_the_window_too() -> None:

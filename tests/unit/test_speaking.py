@@ -214,8 +214,9 @@ async def test_a_client_that_hangs_up_amid_audio_ends_the_turn() -> None:
 async def test_a_handler_that_is_cancelled_ends_the_turn() -> None:
     gateway = ScriptedGateway([])
     task = asyncio.create_task(speak(Client(gateway).request, REQUEST))
-    await asyncio.sleep(0.01)
-    assert gateway.received and not task.done()
+    while not gateway.received:
+        await asyncio.sleep(0)
+    assert not task.done()
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled() and gateway.ended.is_set()
