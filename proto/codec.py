@@ -44,7 +44,6 @@ from .request import parse_request
 
 MAX_CONTAINERS: Final = 1024
 MAX_CONTAINER_LENGTH: Final = 256
-MAX_TEXT_BYTES: Final = 4 * MAX_TEXT_CHARS
 MAX_JSON_ITEMS: Final = MAX_TEXT_CHARS + 4096
 """Most commas of a JSON message: a text may be made of them, a list may not go on for ever."""
 MAX_ID_NUMBER: Final = 1 << 53
