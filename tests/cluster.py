@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgpack
@@ -40,9 +40,14 @@ def live_url(http: str, voice: str = "") -> str:
 
 
 async def turn(
-    url: str, text: str, voice: str = "", headers: Mapping[str, str] | None = None
+    url: str,
+    text: str,
+    voice: str = "",
+    headers: Mapping[str, str] | None = None,
+    heard: Callable[[], None] = lambda: None,
 ) -> Told:
-    """One try. ``reason`` is the server's, or ``lost`` when the socket went without one."""
+    """One try. ``reason`` is the server's, or ``lost`` when the socket went without one. ``heard``
+    is called when the first sound came."""
     started_s = time.monotonic()
     try:
         socket = await connect(
@@ -76,6 +81,7 @@ async def turn(
                         leads.append((now_s - started_s, lead_s))
                     else:
                         first_s = now_s
+                        heard()
                     audio_bytes += len(message["audio"])
                 elif message["event"] == "finish":
                     reason = message["reason"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import urllib.request
 import wave
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -115,6 +116,11 @@ async def test_every_format_and_rate_is_the_same_speech(
         assert likeness > (0.94 if rate == 8_000 else 0.99), (name, rate)
 
 
+def speaks(address: str) -> bool:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=30) as page:
+        return b"\nshoal_turns 1.0\n" in page.read()
+
+
 async def test_a_signal_lets_a_turn_end(address: str) -> None:
     text = " ".join([SENTENCE] * 4)
     whole = await speak(address, text, seed=2)
@@ -122,7 +128,9 @@ async def test_a_signal_lets_a_turn_end(address: str) -> None:
         leaving = await asyncio.to_thread(stack.enter_context, own_server())
         connection = await target(leaving, seed=2).connect(Voice())
         turn = asyncio.create_task(take_turn(connection, text, prefill_wait_s=0))
-        await asyncio.sleep(0.5)
+        while not await asyncio.to_thread(speaks, leaving):
+            assert not turn.done()
+            await asyncio.sleep(0.02)
         await asyncio.to_thread(stack.close)  # SIGTERM, and waiting for the process
         assert (await turn).audio_s == whole.audio_s
         await connection.close()

@@ -96,7 +96,15 @@ def test_eight_streams_on_one_voice_hold_its_prefix_once_and_share_every_step(ti
     before, prefilled = len(tiny.runner.plans), len(tiny.runner.prefills)
     page_tokens = tiny.runner.spec.page_tokens
     text = "The amber boat. A cedar dune. One ember fjord. The last grove."
-    streams = [tiny.speak(text, sampling(50 + n), voice) for n in range(8)]
+    streams = [tiny.speak(text, sampling(50), voice)]
+
+    def join() -> None:
+        """As the first begins, however little time this test's thread is given."""
+        tiny.runner.launching = lambda: None
+        streams.extend(tiny.speak(text, sampling(50 + n), voice) for n in range(1, 8))
+
+    tiny.runner.launching = join
+    tiny.wait(streams[0])
     tiny.wait(*streams)
     plans = tiny.runner.plans[before:]
     tables: dict[int, tuple[int, ...]] = {}
@@ -169,14 +177,21 @@ def test_every_stream_of_a_mixed_batch_gets_what_it_would_get_alone(tiny: Live) 
         tiny.wait(stream)
         tiny.quiet()
         alone.append(tiny.runner.codes.pop(seed))
-    before = len(tiny.runner.plans)
-    streams = [tiny.speak(text, sampling(seed), v) for seed, (text, v) in enumerate(work, 100)]
-    tiny.wait(*streams)
-    assert max(len(plan.slots) for plan in tiny.runner.plans[before:]) == len(work)
-    for seed, codes in enumerate(alone, 100):
-        # Which rows ran on after a cut, before the host saw it, is timing.
-        assert len(codes) >= FRAMES and tiny.runner.codes[seed][:FRAMES] == codes[:FRAMES]
-    assert all(isinstance(tiny.takes[stream].end, Finished) for stream in streams)
+    together = 0
+    for _ in range(5):  # on a busy machine some may be over before others begin
+        before = len(tiny.runner.plans)
+        streams = [tiny.speak(text, sampling(seed), v) for seed, (text, v) in enumerate(work, 100)]
+        tiny.wait(*streams)
+        tiny.quiet()
+        for seed, codes in enumerate(alone, 100):
+            # Which rows ran on after a cut, before the host saw it, is timing.
+            assert len(codes) >= FRAMES
+            assert tiny.runner.codes.pop(seed)[:FRAMES] == codes[:FRAMES]
+        assert all(isinstance(tiny.takes[stream].end, Finished) for stream in streams)
+        together = max(len(plan.slots) for plan in tiny.runner.plans[before:])
+        if together == len(work):
+            break
+    assert together == len(work)
 
 
 def test_speakers_of_one_turn_are_not_one_voice(tiny: Live) -> None:

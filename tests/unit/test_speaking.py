@@ -39,7 +39,7 @@ class ScriptedGateway:
         self._close = close
         self.received: list[object] = []
         self.sent: list[ServerMessage] = []
-        self.ended = asyncio.Event()
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
 
     async def serve(self, link: Link, dialect: Dialect, reference_id: Any, pools: bool) -> None:
         async def write() -> None:
@@ -54,6 +54,7 @@ class ScriptedGateway:
         try:
             while True:
                 self.received.append(dialect.decode(await link.receive()))
+                self.begun.set()
         except Disconnected:
             pass
         finally:
@@ -214,8 +215,7 @@ async def test_a_client_that_hangs_up_amid_audio_ends_the_turn() -> None:
 async def test_a_handler_that_is_cancelled_ends_the_turn() -> None:
     gateway = ScriptedGateway([])
     task = asyncio.create_task(speak(Client(gateway).request, REQUEST))
-    while not gateway.received:
-        await asyncio.sleep(0)
+    await gateway.begun.wait()
     assert not task.done()
     task.cancel()
     await asyncio.wait([task])
