@@ -137,7 +137,8 @@ def speed_of(fields: Fields, key: str = "speed") -> float:
     value = fields.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 1.0
-    return min(max(float(value), 0.5), 2.0) if value == value else 1.0
+    # Clamped first: JSON can write an integer that no float holds.
+    return float(min(max(value, 0.5), 2.0)) if value == value else 1.0
 
 
 def voice_of(gateway: Gateway, named: str, presets: Collection[str]) -> str | None:

@@ -6,7 +6,6 @@ life in seconds, and when that ends.
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Final
 
@@ -39,7 +38,7 @@ async def _issue(request: Request) -> Response:
     ttl_s = fields.get("ttl_s")
     if ttl_s is None:
         ttl_s = DEFAULT_TTL_S
-    if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)) or math.isnan(ttl_s):
+    if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)) or ttl_s != ttl_s:
         raise ProtocolError(Code.BAD_REQUEST, "ttl_s must be a number")
     if not 1 <= ttl_s <= MAX_TTL_S:
         raise ProtocolError(Code.BAD_REQUEST, f"ttl_s must be in 1..{MAX_TTL_S:.0f}")

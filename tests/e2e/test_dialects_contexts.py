@@ -298,7 +298,8 @@ async def test_sentences_of_clients_that_send_whole_ones_do_not_stick_together(
 
 VALUES: tuple[object, ...] = (
     *(None, True, False, 0, -1, 1e308, "", " ", "a", "b", "Hi. ", "x" * 300, "\ud800", "<a", "[b]"),
-    *([], {}, [1], {"speed": "fast"}, {"speed": 1e999}, {"mode": "id", "id": "alice"}, {"id": 5}),
+    *([], {}, [1], 10**400, {"speed": "fast"}, {"speed": 1e999}, {"speed": 10**400}),
+    *({"mode": "id", "id": "alice"}, {"id": 5}),
     *(
         {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 8000.5},
         "Speak",
