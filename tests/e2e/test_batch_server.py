@@ -18,6 +18,9 @@ from shoal.realtime.config import ServerConfig
 from shoal.realtime.say import say_remote
 from tests.e2e.conftest import Server
 
+LINES = 12
+"""More than a busy machine speaks while the live turns are counted."""
+
 
 class Nowhere:
     """A loudspeaker that nobody hears."""
@@ -39,8 +42,7 @@ def ttfa_s(server: Server, turns: int) -> list[float]:
 
 
 async def test_live_turns_are_as_quick_beside_it_and_every_line_is_there(tmp_path: Path) -> None:
-    sentence = "A long line that nobody waits for, and that goes on for quite a while. "
-    text = sentence * 4
+    text = "A long line that nobody waits for, and that goes on for quite a while, " * 4
     source = tmp_path / "in"
     source.write_text(
         "".join(
@@ -54,7 +56,7 @@ async def test_live_turns_are_as_quick_beside_it_and_every_line_is_there(tmp_pat
                 }
             )
             + "\n"
-            for i in range(8)
+            for i in range(LINES)
         )
     )
     server = Server(FakeEngine(slots=2, speed=20.0), ServerConfig(port=0)).start()
@@ -75,12 +77,13 @@ async def test_live_turns_are_as_quick_beside_it_and_every_line_is_there(tmp_pat
         assert still() > 0, "it was under way all the time"
         assert server.metric("shoal_ttfa_seconds_count") == 32, "of live turns alone"
         await asyncio.to_thread(thread.join)
-        assert (tallies[0].spoken, tallies[0].failed) == (8, 0)
-        # A frame at most is what a parked stream holds up: the fake's is 2.5 ms.
-        assert beside[7] <= 1.5 * alone[7] + 0.005
+        assert (tallies[0].spoken, tallies[0].failed) == (LINES, 0)
+        # A frame at most is what a parked stream holds up: the fake's is 2.5 ms. A slot of its own
+        # would be free after some 0.4 s.
+        assert beside[7] <= 1.5 * alone[7] + 0.05, (alone, beside)
     finally:
         server.stop()
-    for i in range(8):
+    for i in range(LINES):
         with wave.open(str(tmp_path / "out" / f"n{i}.wav")) as heard:
             pcm = heard.readframes(heard.getnframes())
-        assert pcm == tone(sentence, "", i, 24_000, 1_200) * 4, "a tone a sentence"
+        assert pcm == tone(text, "", i, 24_000, 1_200)
