@@ -20,6 +20,8 @@ from shoal.engine.fake import FakeEngine
 from shoal.engine.fake_tone import tone
 
 TIMEOUT_S = 10.0
+HUGE = 10**400
+"""A number that JSON can write and no float holds."""
 MULTI = "/v1/text-to-speech/alice/multi-stream-input?output_format=pcm_24000"
 SINGLE = "/v1/text-to-speech/alice/stream-input?output_format=pcm_24000"
 SPEAK = "/v1/speak?encoding=linear16&sample_rate=24000&model=aura-2-thalia-en"
