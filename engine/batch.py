@@ -15,8 +15,6 @@ from __future__ import annotations
 import logging
 import math
 
-import numpy as np
-
 from .api import StreamId
 from .backfill import began, rewind, spare
 from .config import Limits
@@ -30,35 +28,32 @@ from .jobs import (
     PrefillJob,
     Utterance,
 )
+from .layout import Layout
 from .memory import Memory
-from .outgoing import Outgoing, chunked
+from .outgoing import Outgoing
 from .pacing import choose
 from .prefixes import Prefix
-from .runner import Int32Array, Join, PageGrant, PrefillChunk, RunnerSpec, StepPlan, StepResult
+from .runner import Join, PageGrant, RunnerSpec, StepPlan, StepResult
 from .slots import SlotTable
-from .streams import Context, Phase, Spoken, Stream
+from .streams import Phase, Spoken, Stream
 
 log = logging.getLogger(__name__)
 
 
 class Batch:
-    """``closing`` columns are what follows an assistant's turn in a context."""
+    """See the module. ``layout`` says where an utterance goes."""
 
     def __init__(
         self,
         spec: RunnerSpec,
         limits: Limits,
         memory: Memory,
-        closing: Int32Array,
-        max_context: int,
+        layout: Layout,
         out: Outgoing,
     ) -> None:
-        self._spec = spec
         self._limits = limits
         self._memory = memory
-        self._closing = closing
-        self._max_context = min(max_context, spec.max_positions)
-        self._most_positions = spec.max_positions
+        self._layout = layout
         self._out = out
         self._frame_s = spec.frame_samples / spec.sample_rate
         self.slots = SlotTable(spec.max_slots, memory.pool)
@@ -72,12 +67,6 @@ class Batch:
         """A live stream has text and no sound yet: batch priority keeps out of its steps."""
         self.wake_s: float | None = None
         """When a stream that sat out the last planned step may be due again."""
-
-    def keep_free(self, prefix_length: int) -> None:
-        """Pages that no context may count on: an unevictable prefix's, and one to copy from."""
-        pages = self._memory.pool.total - self._memory.pages_for(prefix_length) - 1
-        self._most_positions = min(self._most_positions, pages * self._memory.page_tokens)
-        self._max_context = min(self._max_context, self._most_positions)
 
     @property
     def frame_s(self) -> float:
@@ -112,47 +101,27 @@ class Batch:
             self._seated[slot] = stream
         return True
 
-    def fits(self, prefix: Prefix, utterance: Utterance) -> bool:
-        """Whether a fresh context on ``prefix`` can hold the utterance and some of its frames."""
-        columns = prefix.length + len(utterance.columns)
-        return columns + self._limits.frames_base // 2 <= self._most_positions
-
-    def continues(self, stream: Stream, utterance: Utterance) -> bool:
-        """Whether the stream's context has room for the utterance and what it may become."""
-        context = stream.context
-        if context is None:
-            return False
-        columns = len(self._closing) + len(utterance.columns)
-        return context.length + columns + self._expected(utterance) <= self._max_context
-
     def start(
         self, stream: Stream, utterance: Utterance, prefix: Prefix | None, job: int
     ) -> PrefillJob | None:
-        """Lay out the utterance's columns behind the stream's context, or behind ``prefix``, which
-        may be None only when the context ``continues``.
+        """Give the utterance its place behind the stream's context, or behind ``prefix``, which
+        may be None only when the context :meth:`Layout.continues`.
 
         Returns the prefill to run, or None when there are no pages now; then nothing changed but
         that a full context was let go.
         """
-        turn = utterance.columns
-        held: int | None = None
-        if self.continues(stream, utterance):
+        if self._layout.continues(stream, utterance):
             assert stream.context is not None
-            context, at = stream.context, stream.context.length
-            columns = turn if stream.closed else np.concatenate([self._closing, turn])
-            end = at + len(columns)
-            frames = self._most_frames(stream, utterance, end)
-            if not self._memory.extend(stream, end, end + frames):
+            context, held = stream.context, None
+            laid = self._layout.behind_context(stream, utterance)
+            if not self._memory.extend(stream, laid.end, laid.most):
                 return None
             began(stream, utterance, afresh=False)
         else:
             assert prefix is not None
             self.let_go(stream)
-            at = prefix.length
-            columns = np.concatenate([*self._retold(stream, prefix, utterance), turn])
-            end = at + len(columns)
-            frames = self._most_frames(stream, utterance, end)
-            begun = self._memory.begin_context(prefix, end, end + frames)
+            laid = self._layout.behind_prefix(stream, utterance, prefix)
+            begun = self._memory.begin_context(prefix, laid.end, laid.most)
             if begun is None:
                 return None
             context, held = begun
@@ -161,45 +130,13 @@ class Batch:
         stream.held_page = held
         stream.job = job
         stream.phase = Phase.PREFILLING
-        stream.join_column = columns[-1]
-        stream.join_position = stream.next_position = end - 1
-        stream.spoken = Spoken(turn)
+        stream.join_column = laid.columns[-1]
+        stream.join_position = stream.next_position = laid.end - 1
+        stream.spoken = Spoken(utterance.columns)
         stream.closed = False
-        stream.frames_left = frames
-        chunks = self._chunks(context, columns[:-1], at, held)
+        stream.frames_left = laid.frames
+        chunks = self._layout.chunks(laid, context, held)
         return PrefillJob(job, chunks, urgent=not stream.backfill)
-
-    def _most_frames(self, stream: Stream, utterance: Utterance, end: int) -> int:
-        """After how many frames the utterance, whose columns end at ``end``, is cut off.
-
-        The step that draws frame n feeds position ``end + n - 2``, and one step more may run.
-        """
-        limit = self._limits.frames_base + int(self._limits.frames_per_byte * utterance.text_bytes)
-        asked = stream.opened.sampling.max_frames_per_segment or limit
-        return max(1, min(limit, asked, self._most_positions - end))
-
-    def _retold(self, stream: Stream, prefix: Prefix, utterance: Utterance) -> list[Int32Array]:
-        """The last utterance again, when a context starts anew and has room for it."""
-        spoken = stream.spoken
-        if spoken is None or not spoken.frames:
-            return []
-        parts = [spoken.turn, np.stack(spoken.frames), self._closing]
-        length = prefix.length + sum(len(part) for part in parts) + len(utterance.columns)
-        return parts if length + self._expected(utterance) <= self._max_context else []
-
-    def _expected(self, utterance: Utterance) -> int:
-        limits = self._limits
-        return limits.frames_base // 2 + int(limits.expected_frames_per_byte * utterance.text_bytes)
-
-    def _chunks(
-        self, context: Context, columns: Int32Array, at: int, held: int | None
-    ) -> tuple[PrefillChunk, ...]:
-        copy = None
-        if held is not None:
-            copy = (held, context.pages[at // self._memory.page_tokens])
-        return chunked(
-            columns, at, tuple(context.pages), self._memory, self._limits.prefill_chunk_tokens, copy
-        )
 
     def prefilled(self, stream: Stream) -> None:
         """The utterance's KV is written: the next step starts it, if the stream is still there."""

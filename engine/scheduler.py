@@ -50,6 +50,7 @@ from .jobs import (
     VoiceFailed,
     VoiceReady,
 )
+from .layout import Layout
 from .memory import Memory, prefix_pages
 from .outgoing import Outgoing
 from .prefixes import PrefixKey
@@ -79,10 +80,8 @@ class Scheduler:
         self._fresh_seed = fresh_seed
         self.out = Outgoing()
         self._memory = Memory(spec.pages, spec.page_tokens, prefix_pages(spec, limits.prefix_bytes))
-        self._batch = Batch(
-            spec, limits, self._memory, defaults.closing, defaults.max_context, self.out
-        )
-        self._batch.keep_free(len(defaults.prefix))
+        layout = Layout(spec, limits, self._memory, defaults)
+        self._batch = Batch(spec, limits, self._memory, layout, self.out)
         self._streams: dict[StreamId, Stream] = {}
         self._awake: dict[StreamId, Stream] = {}
         self._opened = 0
@@ -90,7 +89,7 @@ class Scheduler:
         self._voicing = Voicing(
             defaults.prefix, self._memory, self._warm, limits.prefill_chunk_tokens, self.out
         )
-        self._seating = Seating(self._batch, self._voicing, limits, self.out, self._fail)
+        self._seating = Seating(self._batch, layout, self._voicing, limits, self.out, self._fail)
 
     # Commands ---------------------------------------------------------------------------------
 

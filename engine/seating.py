@@ -12,6 +12,7 @@ from .api import Fault
 from .backfill import reserved, victims
 from .batch import Batch
 from .config import Limits
+from .layout import Layout
 from .outgoing import Outgoing
 from .prefixes import Prefix
 from .streams import Stream
@@ -26,12 +27,14 @@ class Seating:
     def __init__(
         self,
         batch: Batch,
+        layout: Layout,
         voicing: Voicing,
         limits: Limits,
         out: Outgoing,
         fail: Callable[[Stream, Fault, str], None],
     ) -> None:
         self._batch = batch
+        self._layout = layout
         self._voicing = voicing
         self._limits = limits
         self._out = out
@@ -75,12 +78,12 @@ class Seating:
                 break  # and the rest are all alike
             if stream.job is not None:  # parked, and what it gave up is still being written
                 continue
-            if self._batch.continues(stream, stream.utterances[0]):
+            if self._layout.continues(stream, stream.utterances[0]):
                 prefix, able = None, True
             else:
                 prefix = self._voicing.prefix_of(stream)
                 able = prefix is not None and prefix.ready
-                if prefix is not None and not self._batch.fits(prefix, stream.utterances[0]):
+                if prefix is not None and not self._layout.fits(prefix, stream.utterances[0]):
                     self._fail(stream, Fault.CLIENT, "text and voice exceed the model's context")
                     continue
             if stream.backfill:
