@@ -6,6 +6,7 @@ the end of its answer; ``open_endpoint`` only asks for the key.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
@@ -19,6 +20,8 @@ from .bodies import budget_of
 from .gateway import Refusal
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+logger = logging.getLogger("shoal.endpoint")
 
 
 def _own_headers(request: Request) -> Mapping[str, str]:
@@ -65,6 +68,10 @@ class _Endpoint:
             return self._refuse(refused.refusal)
         except ProtocolError as error:
             return self._refuse(refusal_for(error))
+        except Exception:  # the edge of an endpoint: its clients know one shape of an error
+            logger.exception("endpoint_crashed")
+            gateway_of(request).metrics.errors.labels("engine").inc()
+            return self._refuse(Refusal(500, "Internal server error"))
 
 
 def endpoint(
