@@ -305,8 +305,8 @@ def arguments() -> argparse.ArgumentParser:
         "--last-columns",
         type=int,
         metavar="N",
-        help=f"with --device {INTERPRETER}: the kernels read the last N columns of each prompt, half a "
-        "second each, behind the plain reference's keys and values; the whole prompt when not given",
+        help=f"with --device {INTERPRETER}: of each prompt the kernels read the last N columns, "
+        "half a second each, and the plain reference those before; the whole when not given",
     )
     parser.add_argument("--out", type=Path, help="folder for token files and precision.json")
     return parser

@@ -50,7 +50,7 @@ def check_interpreted() -> None:
 
 class InterpretedRunner:
     """``launch``, ``collect`` and ``prefill`` are those of :class:`shoal.engine.runner.Runner`; a
-    step is over when ``launch`` returns."""
+    step is over when ``launch`` returns. What is written where may be looked at in ``pool``."""
 
     def __init__(
         self,
@@ -74,12 +74,14 @@ class InterpretedRunner:
         self._weights = weights
         self._kv_dtype: KvDtype = kv_dtype
         self._last_columns = last_columns
-        self._pool = KvPool.empty(slow.layers, pages, *shape, CPU, kv_dtype)
+        self.pool = KvPool.empty(slow.layers, pages, *shape, CPU, kv_dtype)
         state = SlotState(slots, config.codebooks, pages, pages, CPU)
         self._staging = StepStaging(state, slots, CPU)
         work = Workspace.empty(slots, weights.slow.layers[0].heads, CPU)
-        self._step = DecodeStep(weights, self._pool, state, self._staging, work, slots, CPU)
-        self._pass = PrefillPass(weights, weights.prefill, self._pool, PREFILL_ROWS, pages, CPU)
+        self._step = DecodeStep(weights, self.pool, state, self._staging, work, slots, CPU)
+        self.prefill_pass = PrefillPass(
+            weights, weights.prefill, self.pool, PREFILL_ROWS, pages, CPU
+        )
         self._launched: dict[int, tuple[StepPlan, StagedPlan]] = {}
 
     def launch(self, plan: StepPlan) -> None:
@@ -96,8 +98,8 @@ class InterpretedRunner:
 
     def prefill(self, *chunks: PrefillChunk) -> None:
         for chunk in chunks:
-            for batch in in_passes([self._begun(chunk)], self._pass.buckets[-1]):
-                self._pass.run(self._pass.send(batch))
+            for batch in in_passes([self._begun(chunk)], self.prefill_pass.buckets[-1]):
+                self.prefill_pass.run(self.prefill_pass.send(batch))
 
     def _begun(self, chunk: PrefillChunk) -> PrefillChunk:
         """What of ``chunk`` is the kernels' to read; the rest is written."""
@@ -109,17 +111,17 @@ class InterpretedRunner:
         context = Context(self._weights, self._kv_dtype)
         context.prefill(torch.from_numpy(chunk.columns[:known]))
         for index, kept in enumerate(context.kept):
-            for pages, part in zip(self._pool.layer(index), kept, strict=True):
+            for pages, part in zip(self.pool.layer(index), kept, strict=True):
                 write_rows(pages, chunk.table, part)
         return PrefillChunk(chunk.columns[known:], known, chunk.table)
 
 
 def write_rows(pages: Pages, table: tuple[int, ...], rows: Tensor) -> None:
-    """Write a context's keys or values ``rows`` bf16 [positions, kv heads, dim], from position 0
-    on, into its pages, quantised where they are."""
+    """Write a context's keys or values ``rows`` [positions, kv heads, dim], from position 0 on,
+    into its pages, rounded to bf16 and quantised where they are."""
     page_tokens = (pages.values if isinstance(pages, Fp8Pages) else pages).shape[2]
     for first in range(0, len(rows), page_tokens):
-        part = rows[first : first + page_tokens].transpose(0, 1)
+        part = rows[first : first + page_tokens].transpose(0, 1).bfloat16()
         page, end = table[first // page_tokens], part.shape[1]
         if isinstance(pages, Fp8Pages):
             narrow = quantise_heads(part)

@@ -15,8 +15,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported
 
 from shoal.loadtest.bench_precision import main
-from shoal.loadtest.bench_precision_draws import equal_frames
-from shoal.loadtest.bench_precision_inputs import fixed_sentences
+from shoal.loadtest.bench_precision_inputs import (
+    INPUTS,
+    fixed_sentences,
+    read_inputs,
+    write_inputs,
+)
 from shoal.loadtest.command import add_arguments, run
 from shoal.loadtest.precision_verdict import (
     Equal,
@@ -27,6 +31,7 @@ from shoal.loadtest.precision_verdict import (
     verdict,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 CLEAN = Summary(800, 0.87, 2.0, 0.058, 200, 0)
 
 
@@ -69,11 +74,6 @@ def test_tokens_are_counted_by_themselves() -> None:
     assert found == Summary(6, 4 / 6, 4.0, 0.75, 3, 1)
 
 
-def test_frames_before_the_first_difference() -> None:
-    assert equal_frames([[1, 2], [3, 4]], [[1, 2], [3, 5]]) == 1
-    assert equal_frames([[1, 2]], [[1, 2], [3, 5]]) == 1
-
-
 def test_the_sentences_are_those_of_the_first_checkout(tmp_path: Path) -> None:
     installed, checkout = tmp_path / "site" / "shoal", tmp_path / "checkout"
     (checkout / "tests" / "data").mkdir(parents=True)
@@ -113,3 +113,28 @@ def test_fp8_keys_and_values_pass_and_their_own_error_is_told(tmp_path: Path) ->
     assert main(words) == 0
     found = json.loads((tmp_path / "precision.json").read_text())
     assert 0 < found["logit_error_of_keys_and_values"] < found["logit_error"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted where there is no GPU")
+def test_the_kernels_hold_a_frame_and_with_misread_scales_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = tmp_path / "one.json"
+    write_inputs(one, read_inputs(ROOT / INPUTS)[:1])
+    words = ["--device", "interpreter", "--inputs", str(one), "--sentences", "0", "--frames", "1"]
+    assert main([*words, "--last-columns", "1", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "fp8" in shown and "the kernels in Triton's interpreter" in shown
+    assert "1 of 1 reference inputs token for token equal to bf16 over 1 frames" in shown
+    assert "no sentences, so only equality was asked" in shown
+    found = json.loads((tmp_path / "precision.json").read_text())
+    assert [part["frames"] for part in found["reference_inputs"]] == [1]
+    assert main([*words, "--last-columns", "0", "--plant-scales"]) == 1
+    shown = capsys.readouterr().out
+    assert "FAIL 0 of 1 reference inputs" in shown
+
+
+def test_a_run_that_asks_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--model", "random:s2-pro", "--sentences", "0"])
+    assert "leaves nothing to ask" in capsys.readouterr().err

@@ -14,13 +14,13 @@ import torch
 from shoal.engine.config import BUILTIN_VOICE
 from shoal.engine.cpu_runner import CpuRunner
 from shoal.engine.cuda.buckets import bucket_of, buckets_up_to
+from shoal.engine.cuda.interpreted import InterpretedRunner, write_rows
 from shoal.engine.cuda.kv_pool import KvDtype, KvPool
-from shoal.engine.cuda.prefill import PrefillPass, in_passes
+from shoal.engine.cuda.prefill import in_passes
 from shoal.engine.cuda.product import Dtype
 from shoal.engine.cuda.sharing import Sharing
 from shoal.engine.cuda.slot_state import SlotState
 from shoal.engine.cuda.staging import StepStaging
-from shoal.engine.cuda.step import DecodeStep
 from shoal.engine.cuda.weights import device_weights
 from shoal.engine.model.config import read_config
 from shoal.engine.model.weights import load_weights
@@ -34,9 +34,8 @@ from shoal.engine.runner import (
 )
 from shoal.engine.tokenizer import load_tokenizer
 from shoal.kernels.advance import advance, advance_reference
-from shoal.kernels.attention import Workspace
 from shoal.kernels.join import apply_joins, apply_joins_reference
-from shoal.kernels.kv import Fp8Pages, Pages, dequantise_heads, quantise_heads
+from shoal.kernels.kv import Fp8Pages, dequantise_heads
 
 CPU = torch.device("cpu")
 PAGES = 8
@@ -147,16 +146,6 @@ KINDS: tuple[tuple[str, Dtype, KvDtype], ...] = (
 )
 
 
-def fill(pages: Pages, source: torch.Tensor) -> None:
-    """The first pages from the CPU's, [pages, kv heads, page, dim]."""
-    if isinstance(pages, Fp8Pages):
-        narrow = quantise_heads(source.bfloat16())
-        pages.values[: len(source)] = narrow.values
-        pages.scales[: len(source)] = narrow.scales
-    else:
-        pages[: len(source)] = source
-
-
 def wide(pool: KvPool) -> list[torch.Tensor]:
     """Keys and values, [layers, pages, kv heads, page, dim], as what they stand for."""
     layers = [pool.layer(index) for index in range(len(pool.keys))]
@@ -171,12 +160,10 @@ class Voice:
     """The built-in voice on both runners, prefilled with a short sentence, and ``long`` in pages
     ``LONG``."""
 
-    steps: dict[str, tuple[DecodeStep, StepStaging]]
+    runners: dict[str, InterpretedRunner]
     first: Join
     columns: list[list[int]]
     long: np.ndarray
-    prefills: dict[str, PrefillPass]
-    pools: dict[str, KvPool]
 
 
 @pytest.fixture(scope="module")
@@ -196,9 +183,7 @@ def voice() -> Voice:
         runner.launch(StepPlan(0, (0,), (first,)))
         drawn = [runner.collect(0).columns[0].tolist()]
         slow = config.slow
-        steps: dict[str, tuple[DecodeStep, StepStaging]] = {}
-        prefills: dict[str, PrefillPass] = {}
-        pools: dict[str, KvPool] = {}
+        runners: dict[str, InterpretedRunner] = {}
         for name, dtype, kv_dtype in KINDS:
             weights = device_weights(
                 config,
@@ -208,22 +193,22 @@ def voice() -> Voice:
                 dtype=dtype,
                 device=CPU,
             )
-            shape = (slow.kv_heads, PAGE_TOKENS, slow.head_dim)
-            pool = KvPool.empty(slow.layers, PAGES, *shape, CPU, kv_dtype)
+            made = InterpretedRunner(
+                config,
+                weights,
+                slots=2,
+                pages=PAGES,
+                page_tokens=PAGE_TOKENS,
+                kv_dtype=kv_dtype,
+            )
             for layer, kept in enumerate(runner.kv_pools):
                 pages = kept.view(2, slow.kv_heads, -1, PAGE_TOKENS, slow.head_dim)
-                for mine, theirs in zip(pool.layer(layer), pages[:, :, :PAGES], strict=True):
-                    fill(mine, theirs.transpose(0, 1))
-            state = SlotState(2, config.codebooks, 32, PAGES, CPU)
-            staging = StepStaging(state, 2, CPU)
-            work = Workspace.empty(2, weights.slow.layers[0].heads, CPU)
-            steps[name] = DecodeStep(weights, pool, state, staging, work, 2, CPU), staging
-            sizes = (4, 32)
-            prefills[name] = PrefillPass(weights, weights.slow, pool, sizes, 32, CPU)
-            pools[name] = pool
+                for mine, theirs in zip(made.pool.layer(layer), pages[:, :, :PAGES], strict=True):
+                    write_rows(mine, tuple(range(PAGES)), theirs.flatten(1, 2).transpose(0, 1))
+            runners[name] = made
     finally:
         runner.close()
-    return Voice(steps, first, drawn, long, prefills, pools)
+    return Voice(runners, first, drawn, long)
 
 
 @pytest.mark.parametrize(
@@ -233,16 +218,14 @@ def test_a_prefill_writes_the_cpu_s_kv_and_nothing_else(
     voice: Voice, kind: str, close: float
 ) -> None:
     """A chunk of 3 columns that spans two pages, in a pass of 4 rows."""
-    prefill, pool = voice.prefills[kind], voice.pools[kind]
+    pool = voice.runners[kind].pool
     table, start, count = LONG, PAGE_TOKENS - 2, 3
     kept, first = [part.clone() for part in pool.parts], wide(pool)
     for part in pool.parts:
         part[:, table[0], :, start:] = float("nan")
         part[:, table[1], :, : start + count - PAGE_TOKENS] = float("nan")
     chunk = PrefillChunk(voice.long[start : start + count], start, table)
-    rows = prefill.send([chunk])
-    assert rows == 4
-    prefill.run(rows)
+    voice.runners[kind].prefill(chunk)
     for before, after in zip(first, wide(pool), strict=True):
         changed = torch.zeros(before.shape[1:4:2], dtype=torch.bool)
         changed[table[0], start:] = True
@@ -275,21 +258,19 @@ def test_chunks_are_cut_where_a_pass_is_full() -> None:
 
 
 def test_a_prefill_that_does_not_fit_is_refused(voice: Voice) -> None:
-    prefill = voice.prefills["bf16"]
-    with pytest.raises(ValueError, match="33 rows, at most 32"):
-        prefill.send([PrefillChunk(voice.long[:33], 0, (0,))])
-    with pytest.raises(ValueError, match="33 pages, 32 at most"):
-        prefill.send([PrefillChunk(voice.long[:1], 0, tuple(range(33)))])
+    prefill = voice.runners["bf16"].prefill_pass
+    columns = np.repeat(voice.long[:1], 257, 0)
+    with pytest.raises(ValueError, match="257 rows, at most 256"):
+        prefill.send([PrefillChunk(columns, 0, (0,))])
+    with pytest.raises(ValueError, match="9 pages, 8 at most"):
+        prefill.send([PrefillChunk(columns[:1], 0, tuple(range(9)))])
 
 
 @pytest.mark.parametrize("kind", [name for name, _, _ in KINDS])
 def test_a_step_draws_what_the_cpu_draws(voice: Voice, kind: str) -> None:
-    step, staging = voice.steps[kind]
-    staged = staging.pack(StepPlan(0, (0,), (voice.first,)), 2)
-    staging.send(staged)
-    step.run()
-    staging.fetch(staged)
-    columns, ended, generations = staging.read(staged)
-    assert columns.tolist() == voice.columns
-    assert not ended.any()
-    assert generations == (3,)
+    runner = voice.runners[kind]
+    runner.launch(StepPlan(0, (0,), (voice.first,)))
+    result = runner.collect(0)
+    assert result.columns.tolist() == voice.columns
+    assert not result.ended.any()
+    assert result.generations == (3,)
