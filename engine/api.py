@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NewType, Protocol
 
+from .spans import Span
+
 StreamId = NewType("StreamId", int)
 """One turn. Never reused in a process, so stale audio cannot be mistaken for new audio."""
 
@@ -192,14 +194,16 @@ class Opened:
 class SegmentStarted:
     """A segment's first frame is about to be delivered.
 
-    ``text`` is the source text of the segment as the client sent it, ``at_samples`` where in the
-    stream's audio (at the model's rate) it begins.
+    ``text`` is what the client sent, less what is left out inside it (code, control characters)
+    and around it; ``span`` is its place in that. ``at_samples``: where in the stream's audio (at
+    the model's rate) it begins.
     """
 
     stream: StreamId
     index: int
     text: str = field(repr=False)
     at_samples: int
+    span: Span = Span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +325,12 @@ class EngineStats:
     """Codes on disk. Those beside stored recordings count as hits, but not as entries."""
     encoded: int = 0
     """Voices whose recordings had to go through the codec."""
+    voices_waiting: int = 0
+    """Voices whose recordings wait for the encoder, the one that it works on included."""
+    voices_skipped: int = 0
+    """Voices that nobody waited for any more before any work was done for them."""
+    voices_refused: int = 0
+    """Voices that were too many or too large beside those under way, or not there in time."""
     steps: int = 0
     frames: int = 0
     cut_off: int = 0

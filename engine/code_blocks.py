@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 
+from .spans import Trail
+
 _MAX_LINE = 120
 _MAY_OPEN = re.compile(r"`{1,2}|~{1,2}|`{3,}[^`]*|~{3,}[^~]*")
 _OPENS = re.compile(r"`{3,}|~{3,}")
@@ -18,7 +20,9 @@ _OPENS = re.compile(r"`{3,}|~{3,}")
 class CodeBlocks:
     """What is let through depends on the text alone, not on how it was cut into pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, trail: Trail) -> None:
+        """``trail`` is told what is let through and what is not, in order."""
+        self._trail = trail
         self._blank = True  # nothing but white space was let through of the current line
         self._held = ""
         self._fence = ""
@@ -29,32 +33,26 @@ class CodeBlocks:
         if plain:
             last = text.rpartition("\n")
             self._blank = (self._blank or bool(last[1])) and (not last[2] or last[2].isspace())
-            return text
+            return self._trail.keep(text)
         said: list[str] = []
         lines = text.split("\n")
         for line in lines[:-1]:
             said.append(self._part(line))
-            said.append(self._line_end())
+            said.append(self._line_end("\n"))
         said.append(self._part(lines[-1]))
         return "".join(said)
 
     def boundary(self) -> str:
         """The text stops here: what was held and is no fence. A line begins behind it."""
-        held = self._held
-        if self._fence:
-            return self._line_end()
-        self._blank, self._held = True, ""
-        if opened := _OPENS.match(held):
-            self._fence = opened[0]
-            return ""
-        return held
+        return self._line_end("")
 
     def _part(self, part: str) -> str:
         if self._fence:
             self._held = (self._held + part)[:_MAX_LINE]
+            self._trail.leave_out(len(part))
             return ""
         if not (self._blank and part):
-            return part
+            return self._trail.keep(part)
         spaces = ""
         if not self._held:
             code = part.lstrip()
@@ -62,18 +60,20 @@ class CodeBlocks:
         held = self._held + part
         if not held or (len(held) <= _MAX_LINE and _MAY_OPEN.fullmatch(held)):
             self._held = held
-            return spaces
+            return self._trail.keep(spaces)
         self._held, self._blank = "", False
-        return spaces + held
+        return self._trail.keep(spaces + held)
 
-    def _line_end(self) -> str:
+    def _line_end(self, end: str) -> str:
         held, self._held, self._blank = self._held, "", True
         if self._fence:
             mark = held.strip()
             if len(mark) >= len(self._fence) and not mark.strip(self._fence[0]):
                 self._fence = ""
+            self._trail.leave_out(len(end))
             return ""
         if opened := _OPENS.match(held):
             self._fence = opened[0]
+            self._trail.leave_out(len(held) + len(end))
             return ""
-        return held + "\n"
+        return self._trail.keep(held + end)

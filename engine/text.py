@@ -35,6 +35,7 @@ from .api import Latency, Segmentation
 from .code_blocks import CodeBlocks
 from .marks import SPEAKER, speakable
 from .sentences import LOOKAHEAD_CHARS, Cuts, last_character_cut, last_word_cut, scan
+from .spans import Span, Trail
 
 LIMIT_CHARS = 1 << 20
 LIMIT_MARKS = 1024
@@ -42,7 +43,7 @@ _MARK_CHARS = 120
 _CHUNK_CHARS = 4096  # what is appended or split off at once, so that no operation copies it all
 _LEAST_MAX_CHARS = 20
 
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff]")
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff]+")
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE_ENDS = str.maketrans("\r\x0b\x0c\x85\u2028\u2029", "\n\n\n\n\n\n")
 _ORPHANS = "\"'”’»›)]}」』）】》〉.!?…。！？*_`~"
@@ -58,11 +59,14 @@ class Segment:
 
     ``text`` is as it was sent. ``speakable`` False: no letter or digit in it ("...", an emoji).
     ``speaker`` is the number of the last ``<|speaker:N|>`` mark up to here, None before the first.
+    ``span`` is the text's place among the characters that were pushed, of which the two halves of
+    a surrogate pair are one.
     """
 
     text: str = field(repr=False)
     speakable: bool = True
     speaker: int | None = None
+    span: Span = field(default=Span(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,8 @@ class TextFeed:
         self._queue: deque[str | FlushMark] = deque()
         self._window = ""
         self._half = ""  # the first half of a surrogate pair whose second half may come
-        self._code = CodeBlocks()
+        self._trail = Trail()
+        self._code = CodeBlocks(self._trail)
         self._chars = 0
         self._marks = 0
         self._closing = False
@@ -153,7 +158,9 @@ class TextFeed:
             raise TextLimitError(f"more than {self._limit_chars} characters wait to be spoken")
         if self._half or not text.isprintable():
             text = self._clean(text)
-        self._append(self._code.without(text), now)
+            self._append(self._without_controls(text), now)
+        else:
+            self._append(self._code.without(text), now)
 
     def flush(self, mark: int) -> None:
         """All text so far is to be spoken; ``FlushMark(mark)`` follows it. Ignored after the end.
@@ -228,7 +235,8 @@ class TextFeed:
     # Buffer --------------------------------------------------------------------------------------
 
     def _clean(self, text: str) -> str:
-        """Whole characters only: pairs joined (also across pushes), lone halves replaced."""
+        """Whole characters and one kind of line end: pairs of halves joined (also across pushes),
+        lone ones replaced."""
         if self._half:
             text = self._half + text
             self._chars -= 1
@@ -239,7 +247,17 @@ class TextFeed:
             text = text[:-1]
         if _HALVES.search(text):
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        return _CONTROL.sub("", text.translate(_LINE_ENDS))
+        return text.translate(_LINE_ENDS)
+
+    def _without_controls(self, text: str) -> str:
+        said: list[str] = []
+        at = 0
+        for found in _CONTROLS.finditer(text):
+            said.append(self._code.without(text[at : found.start()]))
+            at = found.end()
+            self._trail.leave_out(at - found.start())
+        said.append(self._code.without(text[at:]))
+        return "".join(said)
 
     def _settle(self) -> None:
         """No more of the current line will come."""
@@ -283,7 +301,9 @@ class TextFeed:
             self._window += head
 
     def _set_window(self, text: str) -> None:
-        self._chars -= len(self._window) - len(text)
+        gone = len(self._window) - len(text)
+        self._chars -= gone
+        self._trail.take(gone)
         self._window = text
 
     # Rules ---------------------------------------------------------------------------------------
@@ -355,13 +375,14 @@ class TextFeed:
 
     def _cut(self, option: _Option, now: float) -> Segment:
         text = self._window[: option.stop].rstrip()
+        span = self._trail.span(len(text))
         self._guessed = option.stop == len(self._window) and not (self._queue or self._closing)
         self._set_window(self._window[option.stop :])
         self._since_s = now
         self._plan = None
         for number in SPEAKER.findall(text):
             self._speaker = int(number)
-        return Segment(text, speakable(text), self._speaker)
+        return Segment(text, speakable(text), self._speaker, span)
 
 
 def _last(stops: tuple[int, ...], least: int, most: int) -> int:

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.engine.code_blocks import CodeBlocks
+from shoal.engine.spans import Trail
 from tests.feeds import segments
 
 
 def without(*pieces: str) -> str:
-    blocks = CodeBlocks()
+    blocks = CodeBlocks(Trail())
     return "".join([*map(blocks.without, pieces), blocks.boundary()])
 
 
@@ -48,7 +49,7 @@ def test_what_is_left_does_not_depend_on_the_pieces(parts: list[str], size: int)
 
 
 def test_a_boundary_ends_no_block_but_begins_a_line() -> None:
-    blocks = CodeBlocks()
+    blocks = CodeBlocks(Trail())
     assert blocks.without("Look: ") + blocks.boundary() == "Look: "
     assert blocks.without("```") + blocks.boundary() == ""
     assert blocks.without("code") + blocks.boundary() == ""
@@ -57,7 +58,7 @@ def test_a_boundary_ends_no_block_but_begins_a_line() -> None:
 
 
 def test_a_held_line_is_bounded() -> None:
-    blocks = CodeBlocks()
+    blocks = CodeBlocks(Trail())
     assert blocks.without("```\n") == ""
     for _ in range(1000):
         assert blocks.without("x" * 1000) == ""
