@@ -19,7 +19,7 @@ from shoal.engine import api
 from shoal.engine.fake import FakeEngine
 from shoal.engine.fake_tone import tone
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 HUGE = 10**400
 """A number that JSON can write and no float holds."""
 MULTI = "/v1/text-to-speech/alice/multi-stream-input?output_format=pcm_24000"

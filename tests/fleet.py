@@ -136,7 +136,7 @@ class Fleet:
             },
         }
 
-    def wait_for(self, replicas: int, limit_s: float = 20) -> None:
+    def wait_for(self, replicas: int, limit_s: float = 60) -> None:
         """Until HAProxy sends turns to so many."""
         until_s = time.monotonic() + limit_s
         while len(self.servers("UP")) != replicas:
@@ -147,7 +147,7 @@ class Fleet:
         """Replicas that HAProxy has in that state."""
         url = f"http://127.0.0.1:{self.place.ports.stats}/stats;csv"
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 rows = [line.split(",") for line in answer.read().decode().splitlines()]
         except (urllib.error.URLError, ConnectionError):
             return []

@@ -27,7 +27,7 @@ from shoal.realtime.trace import Traces
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 PCM = {"format": "pcm", "sample_rate": 24_000, "prosody": {"normalize_loudness": False}}
 """The engine's samples as they are, so that a test can tell them."""
 

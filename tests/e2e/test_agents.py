@@ -50,7 +50,7 @@ async def test_a_cancel_ends_the_turn_at_once_and_the_socket_speaks_on(
             events = await until(socket, "cancelled")
             assert {event["event"] for event in events[:-1]} <= {"audio"}
             assert 0 < events[-1]["audio_ms"] < 1000 * seconds(LONG * 20) / 4
-            await server.until(lambda: server.engine.stats().slots_busy == 0)
+            await server.until(lambda: server.engine.stats().slots_busy == 0, 10.0)
         await socket.say("One.")
         heard = await socket.hear()
         assert heard.reason == "stop" and heard.audio == tone("One.", "", 0, 24_000, 1_200)

@@ -223,7 +223,7 @@ async def test_bytes_that_are_no_handshake_are_turned_away(
     host, port = server.http.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
-    answer = await asyncio.wait_for(reader.readline(), 5.0)
+    answer = await asyncio.wait_for(reader.readline(), 30)
     assert answer.startswith(b"HTTP/1.1 4")
     writer.close()
     await writer.wait_closed()

@@ -38,7 +38,7 @@ async def turn(socket: Any, text: str = "One.", **start: Any) -> tuple[bytes, li
         await socket.send(json.dumps(message))
     audio, events = b"", list[dict[str, Any]]()
     while not events or events[-1]["event"] != "finish":
-        frame = await asyncio.wait_for(socket.recv(), 5)
+        frame = await asyncio.wait_for(socket.recv(), 30)
         if isinstance(frame, bytes):
             audio += frame
         else:
@@ -49,7 +49,7 @@ async def turn(socket: Any, text: str = "One.", **start: Any) -> tuple[bytes, li
 def post(server: Any, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(server.http + path, body, headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

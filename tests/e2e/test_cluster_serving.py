@@ -166,7 +166,7 @@ async def test_overload_is_refused_at_once_and_live_turns_do_not_notice(fleet: F
 
 async def test_prometheus_is_told_of_every_replica(fleet: Fleet) -> None:
     def page(url: str) -> str:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return answer.read().decode()
 
     def turns_ended() -> tuple[int, float]:
@@ -267,7 +267,7 @@ async def update(fleet: Fleet) -> Update:
             moved = len(load)
             await asyncio.sleep(2)
         with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(idle.recv(), 5)
+            await asyncio.wait_for(idle.recv(), 30)
     received = closed.value.rcvd
     return Update(
         before,

@@ -273,7 +273,7 @@ async def test_an_update_under_load_loses_no_turn_nor_one_over_a_pool(fleet: Lap
             stop.set()
             await asyncio.gather(*calls)
         with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(idle.recv(), 5)
+            await asyncio.wait_for(idle.recv(), 30)
     after = set(fleet.servers("UP"))
     assert len(after) == 3 and not before & after
     logger.info(

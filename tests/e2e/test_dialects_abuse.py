@@ -26,7 +26,7 @@ async def test_a_thousand_contexts_that_nobody_reads_leave_room_for_others(
         abuser.socket.transport.pause_reading()
         for n in range(1000):
             message = words(LONG, f"c{n}", flush=True) if path == MULTI else request(LONG, f"c{n}")
-            await asyncio.wait_for(abuser.send(message), 5)
+            await asyncio.wait_for(abuser.send(message), 30)
             if n == 20:  # as many as may be open, and some that are refused
                 await server.until(lambda: server.engine.stats().slots_busy >= 2)
         async with dial(server, "?pool=1") as neighbour:
@@ -63,7 +63,7 @@ async def test_cancels_without_end_are_not_kept(serve: Serve, path: str) -> None
         await client.send(say(LONG, flush=True), say("again"), *[cancel] * 500)
         await client.send(say("More.", flush=True), *[cancel] * 500)
         pong = await client.socket.ping()
-        await asyncio.wait_for(pong, 5)
+        await asyncio.wait_for(pong, 30)
         await server.until(lambda: server.engine.stats().streams_open == 0)
 
 
@@ -90,7 +90,7 @@ async def test_contexts_that_come_and_go_leave_nothing(serve: Serve, path: str) 
                     await client.send({"type": "Speak", "text": "One two. "})
                     await client.send({"type": chance.choice(["Flush", "Clear", "Flush"])})
             pong = await client.socket.ping()
-            await asyncio.wait_for(pong, 5)
+            await asyncio.wait_for(pong, 30)
             assert not reading.done()
             reading.cancel()
 

@@ -196,7 +196,7 @@ class Process(SimpleNamespace):
 
     def health(self) -> int:
         try:
-            with urllib.request.urlopen(self.http + "/v1/health", timeout=5) as answer:
+            with urllib.request.urlopen(self.http + "/v1/health", timeout=30) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             with error:

@@ -120,11 +120,11 @@ def test_an_utterance_prefilled_during_the_last_step_of_the_one_before_begins() 
     thread = threading.Thread(target=desk.loop.run, daemon=True)
     thread.start()
     ends = 0
-    while desk.to_codec.get(timeout=5.0) != CodecFinish(A):
+    while desk.to_codec.get(timeout=30) != CodecFinish(A):
         ends += 1
     assert ends >= 14, "two utterances of six frames and their ends"
     desk.inbox.put(None)
-    thread.join(5.0)
+    thread.join(30)
     assert not thread.is_alive()
 
 
@@ -228,13 +228,13 @@ def test_with_nothing_to_do_the_loop_waits_at_its_inbox_and_does_not_look_again(
     thread.start()
     while not desk.events:
         desk.prefill()
-    assert desk.inbox.asleep.wait(5.0), "for what comes, and for no time of its own"
+    assert desk.inbox.asleep.wait(30), "for what comes, and for no time of its own"
     waits = desk.inbox.waits
     assert waits <= 6
     threading.Event().wait(0.2)
     assert desk.inbox.waits == waits
     desk.inbox.put(None)
-    thread.join(5.0)
+    thread.join(30)
     assert not thread.is_alive()
 
 
@@ -248,12 +248,12 @@ def test_the_loop_wakes_for_a_deadline_of_the_text_alone() -> None:
     thread.start()
     desk.inbox.put(Open(A))
     desk.inbox.put(PushText(A, "Half a sentence without its end, yet with a clause,"))
-    job = desk.to_prefill.get(timeout=5.0)
+    job = desk.to_prefill.get(timeout=30)
     while not isinstance(job, ComposeJob):
-        job = desk.to_prefill.get(timeout=5.0)
+        job = desk.to_prefill.get(timeout=30)
         assert desk.inbox.waits < 20
     desk.inbox.put(None)
-    thread.join(5.0)
+    thread.join(30)
     assert job.text.startswith("Half a sentence")
 
 
@@ -261,10 +261,10 @@ def test_the_default_voice_is_prefilled_before_anybody_asks() -> None:
     desk = Desk()
     thread = threading.Thread(target=desk.loop.run, daemon=True)
     thread.start()
-    job = desk.to_prefill.get(timeout=5.0)
+    job = desk.to_prefill.get(timeout=30)
     assert isinstance(job, PrefillJob)
     desk.inbox.put(None)
-    thread.join(5.0)
+    thread.join(30)
     assert not thread.is_alive()
 
 

@@ -60,7 +60,7 @@ def test_stopping_ends_the_session_of_the_cluster_and_nobody_else(tmp_path: Path
         for process in (ours, other):
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
-            process.wait(5)
+            process.wait(30)
             assert process.stdin is not None
             process.stdin.close()
 

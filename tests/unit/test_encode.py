@@ -259,7 +259,7 @@ class Loop:
 
     def run_until(self, true: Callable[[], bool]) -> None:
         while not true():
-            self._callbacks.get(timeout=5)()
+            self._callbacks.get(timeout=30)()
             self.calls += 1
 
 
@@ -285,7 +285,7 @@ def test_what_waits_comes_back_as_one_batch() -> None:
     loop = Loop()
     pool = EncodePool(1, loop.to_loop, ManualClock())
     lane, got, gate = pool.lane(), list[object](), threading.Event()
-    lane.submit(lambda: [chunk(0)] * gate.wait(5), got.append)
+    lane.submit(lambda: [chunk(0)] * gate.wait(30), got.append)
     for number in range(1, 20):
         lane.submit(lambda number=number: [chunk(number)], got.append)
     assert lane.busy
@@ -301,7 +301,7 @@ def test_nothing_that_is_done_waits_for_all_that_is_not() -> None:
     lane, got, gate = pool.lane(), list[object](), threading.Event()
 
     def job(number: int) -> list[Chunk]:
-        gate.wait(5)
+        gate.wait(30)
         clock.tick(0.6 * BATCH_S)
         return [chunk(number)]
 
@@ -339,7 +339,7 @@ def test_a_result_that_cannot_be_taken_fails_its_own_lane_only() -> None:
         if not isinstance(result, Exception):
             raise KeyError("no place for it")
 
-    pool.lane().submit(lambda: [chunk(0)] * gate.wait(5), take)
+    pool.lane().submit(lambda: [chunk(0)] * gate.wait(30), take)
     lane.submit(lambda: [chunk(1)], good.append)
     gate.set()
     loop.run_until(lambda: bool(good))

@@ -53,7 +53,7 @@ class Bench:
 
     def run_until(self, true: Callable[[], bool]) -> None:
         while not true():
-            self._callbacks.get(timeout=5)()
+            self._callbacks.get(timeout=30)()
 
     def value(self, name: str, **labels: str) -> float:
         for family in text_string_to_metric_families(self.metrics.page().decode()):

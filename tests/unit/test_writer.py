@@ -55,6 +55,12 @@ class Desk:
             await asyncio.sleep(0)
         await asyncio.sleep(seconds)
 
+    async def until_sent(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.socket.sent) < count:
+                await self.settle(0.01)
+        await self.settle()
+
     async def end(self) -> None:
         self.task.cancel()
         await asyncio.wait([self.task])
@@ -84,7 +90,7 @@ async def test_nothing_enters_a_transport_that_is_behind_so_that_it_can_be_dropp
     desk.writer.drop_turn()
     desk.socket.backlogged = False
     desk.writer.push(audio(b"new"))
-    await desk.settle(0.2)
+    await desk.until_sent(1)
     assert desk.socket.sent == [b"new"]
     await desk.end()
 
@@ -100,7 +106,7 @@ async def test_a_peer_that_acknowledges_nothing_gets_two_seconds_and_the_engine_
     assert desk.socket.sent == [b"0", b"1"]
     assert desk.flow == [True]
     desk.socket.acknowledges, desk.socket.unacknowledged = True, 0
-    await desk.settle(0.3)  # nobody wakes it: it looks again by itself
+    await desk.until_sent(8)  # nobody wakes it: it looks again by itself
     assert len(desk.socket.sent) == 8
     assert desk.flow == [True, False]
     await desk.end()
@@ -110,7 +116,7 @@ async def test_a_close_comes_after_everything_before_it() -> None:
     desk = Desk()
     desk.writer.push(audio(b"last"))
     desk.writer.close(1000, "done")
-    await asyncio.wait_for(desk.task, 1.0)
+    await asyncio.wait_for(desk.task, 30)
     assert desk.socket.sent == [b"last"] and desk.socket.closed == (1000, "done")
 
 
@@ -119,5 +125,5 @@ async def test_a_peer_that_is_gone_ends_it() -> None:
     desk.socket.gone = True
     desk.writer.push(audio(b"x"))
     with pytest.raises(Disconnected):
-        await asyncio.wait_for(desk.task, 1.0)
+        await asyncio.wait_for(desk.task, 30)
     assert desk.told == []
