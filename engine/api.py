@@ -203,7 +203,7 @@ class SegmentStarted:
     index: int
     text: str = field(repr=False)
     at_samples: int
-    span: Span = Span()
+    span: Span = field(default=Span())
 
 
 @dataclass(frozen=True, slots=True)

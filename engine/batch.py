@@ -244,7 +244,9 @@ class Batch:
             times = FirstTimes(stream.text_s, stream.asked_s, stream.slot_s, now)
         stream.started = True
         if not stream.silent:
-            begin = CodecBegin(stream.id, stream.slot, stream.text, times, stream.resuming)
+            begin = CodecBegin(
+                stream.id, stream.slot, stream.text, times, stream.resuming, stream.span
+            )
             self._out.codec.append(begin)
             stream.text, stream.resuming = None, False
         return Join(

@@ -1,8 +1,9 @@
 """Frozen messages between the engine's threads, beside the port's own commands and events.
 
 decode -> prefill: :class:`ComposeJob`, :class:`PrefillJob`, :class:`SaveJob`; decode -> voice:
-:class:`VoiceJob`; decode -> codec: the ``Codec...`` family. Back to decode: :class:`Composed`,
-:class:`Prefilled`, :class:`Saved`, :class:`VoiceReady`, :class:`VoiceFailed`, :class:`Sounded`.
+:class:`VoiceJob`, :class:`VoiceDrop`; decode -> codec: the ``Codec...`` family. Back to decode:
+:class:`Composed`, :class:`Prefilled`, :class:`Saved`, :class:`VoiceReady`, :class:`VoiceFailed`,
+:class:`Sounded`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from .api import Event, Fault, StreamId, Voice
 from .runner import Int32Array, PrefillChunk
+from .spans import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class ComposeJob:
     stream: StreamId
     text: str = field(repr=False)
     speaker: int | None = None
+    span: Span = field(default=Span())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +47,7 @@ class Composed:
     text: str = field(repr=False)
     utterances: tuple[Utterance, ...]
     error: bool = False
+    span: Span = field(default=Span())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,10 +93,21 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class VoiceJob:
-    """Make the prefix columns of ``voice``."""
+    """Make the prefix columns of ``voice``. ``live``: somebody who listens may wait for it.
+
+    Answered exactly once, with :class:`VoiceReady` or :class:`VoiceFailed`, dropped or not.
+    """
 
     job: int
     voice: Voice
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceDrop:
+    """Nobody waits for ``job`` any more: do no work for it that was not begun."""
+
+    job: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,6 +164,8 @@ class CodecBegin:
     times: FirstTimes | None = None
     again: bool = False
     """The stretch that was parked, from its beginning: what was delivered of it is not again."""
+    span: Span = field(default=Span())
+    """Where ``text`` stands in what was pushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +198,7 @@ class CodecSilence:
     stream: StreamId
     text: str | None = field(repr=False)
     frames: int
+    span: Span = field(default=Span())
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,4 +235,5 @@ CodecMessage = (
     | CodecDrop
 )
 ToPrefill = ComposeJob | PrefillJob | SaveJob
+ToVoice = VoiceJob | VoiceDrop
 ToDecode = Composed | Prefilled | Saved | VoiceReady | VoiceFailed | Sounded

@@ -21,6 +21,7 @@ from .jobs import (
 )
 from .pacing import Playout
 from .runner import Int16Array, Int32Array, RunnerSpec
+from .spans import Span
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +32,7 @@ class Stretch:
     text: str | None
     times: FirstTimes | None
     playout: Playout
+    span: Span = field(default=Span())
     codes: deque[Int32Array] = field(default_factory=deque["Int32Array"])
     complete: bool = False
     begun: bool = False
@@ -42,7 +44,7 @@ class Stretch:
         """The same from its beginning, on ``slot``, once it was parked."""
         delivered = max(self.skip, self.decoded)
         text, times = (None, None) if delivered else (self.text, self.times)
-        return Stretch(slot, text, times, self.playout, skip=delivered)
+        return Stretch(slot, text, times, self.playout, self.span, skip=delivered)
 
     def take(self, count: int) -> list[Int32Array]:
         """Its next ``count`` frames, which are decoded now."""
@@ -105,7 +107,8 @@ class Listener:
             assert self._parked is not None
             stretch, self._parked = self._parked.again(message.slot), None
         else:
-            stretch = Stretch(message.slot, message.text, message.times, self.playout)
+            text, times = message.text, message.times
+            stretch = Stretch(message.slot, text, times, self.playout, message.span)
         self._items.append(stretch)
         return stretch
 
@@ -145,10 +148,10 @@ class Listener:
                     if not item.over:
                         break
                     if not item.begun and text is not None:  # the model had nothing to say
-                        events.append(self._segment(text))
-                case CodecSilence(_, text, frames):
+                        events.append(self._segment(text, item.span))
+                case CodecSilence(_, text, frames, span):
                     if text is not None:
-                        events.append(self._segment(text))
+                        events.append(self._segment(text, span))
                     quiet = bytes(2 * frames * self._frame_samples)
                     events.append(self._pcm(quiet, frames, now, None))
                 case CodecMark(_, mark):
@@ -172,7 +175,7 @@ class Listener:
         if not stretch.begun:
             stretch.begun = True
             if stretch.text is not None:
-                events.append(self._segment(stretch.text))
+                events.append(self._segment(stretch.text, stretch.span))
             if stretch.times is not None:
                 timing = _timing(stretch.times, ready_s, done_s)
         frames = len(samples) // self._frame_samples
@@ -183,9 +186,9 @@ class Listener:
             events.append(self._pcm(heard.tobytes(), frames - known, done_s, timing))
         return events
 
-    def _segment(self, text: str) -> Event:
+    def _segment(self, text: str, span: Span) -> Event:
         self._segments += 1
-        return SegmentStarted(self._stream, self._segments - 1, text, self._samples)
+        return SegmentStarted(self._stream, self._segments - 1, text, self._samples, span)
 
     def _pcm(self, data: bytes, frames: int, now: float, timing: Timing | None) -> Event:
         due_s = now + self.playout.lead_s(now)

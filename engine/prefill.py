@@ -64,6 +64,7 @@ class Composer:
                 )
                 for piece in pieces
             ),
+            span=job.span,
         )
 
 

@@ -14,6 +14,7 @@ from .api import Open, Priority, StreamId
 from .jobs import Composed, Utterance
 from .prefixes import PrefixKey
 from .runner import Int32Array, SlotSampling
+from .spans import Span
 from .text import FlushMark, TextFeed
 
 
@@ -100,6 +101,8 @@ class Stream:
     """What is left of the segment that is being spoken."""
     text: str | None = None
     """The source text that the next utterance begins, or None in the middle of a segment."""
+    span: Span = field(default=Span())
+    """Where it stands in what was pushed."""
 
     # Place
     slot: int | None = None
@@ -178,6 +181,15 @@ class Stream:
             and self.announced
             and not (self.composing or self.backfill)
             and self.feed.empty
+        )
+
+    @property
+    def at_rest(self) -> bool:
+        """All that it was given is said; nothing is to be done until more comes."""
+        return (
+            self.phase is Phase.IDLE
+            and not (self.composing or self.ready)
+            and not self.feed.pending
         )
 
     def lead_s(self, now: float, frame_s: float) -> float | None:

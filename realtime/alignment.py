@@ -19,7 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from shoal.proto.messages import Aligned, Heard, Word
+from shoal.engine.api import Span
+from shoal.proto.messages import Aligned, Word
 
 from .words import Spoken, words_of
 
@@ -45,6 +46,8 @@ class _Segment:
 
     index: int
     text: str
+    span: Span
+    through: int  # so many characters of what was sent are spoken when all of it is
     begin: int
     samples: int = 0
     ended: bool = False
@@ -75,7 +78,7 @@ class Alignment:
         self._detailed = detailed
         self._hop = int(HOP_S * sample_rate)
         self._segments: deque[_Segment] = deque()
-        self._forgotten_chars = 0
+        self._forgotten_chars = 0  # sent up to the end of the last segment that is not kept
         self._samples = 0
         self._inserted: deque[tuple[int, float]] = deque([(0, 0.0)], maxlen=MAX_SEGMENTS)
         self.unit_s = unit_s
@@ -83,12 +86,13 @@ class Alignment:
 
     # What happens -------------------------------------------------------------------------------
 
-    def segment(self, index: int, text: str) -> list[Aligned]:
-        """A segment begins where the audio is now; the one before is over."""
+    def segment(self, index: int, text: str, span: Span) -> list[Aligned]:
+        """A segment begins where the audio is now; the one before is over. ``span`` is the place
+        of ``text`` in what was sent."""
         final = self.end_segment()
         if len(self._segments) >= MAX_SEGMENTS:
-            self._forgotten_chars += len(self._segments.popleft().text)
-        self._segments.append(_Segment(index, text, self._samples))
+            self._forgotten_chars = self._segments.popleft().through
+        self._segments.append(_Segment(index, text, span, span.place(len(text)), self._samples))
         self._shown = 0
         return final
 
@@ -112,8 +116,11 @@ class Alignment:
         """Silence that belongs to no segment goes out next."""
         self._samples += samples
 
-    def end_segment(self) -> list[Aligned]:
-        """No more audio comes for the segment: its last snapshot, once."""
+    def end_segment(self, sent: int = 0) -> list[Aligned]:
+        """No more audio comes for the segment: its last snapshot, once. ``sent``: what it leaves
+        of the first so many characters, nobody speaks."""
+        if self._segments:
+            self._segments[-1].through = max(self._segments[-1].through, sent)
         segment = self._current()
         if segment is None:
             return []
@@ -134,24 +141,22 @@ class Alignment:
 
     # What can be told ---------------------------------------------------------------------------
 
-    def heard(self, played_s: float) -> Heard:
-        """What of the text was spoken in the first ``played_s`` of the client's audio: whole
-        words, of which at least half was played."""
-        text: list[str] = []
+    def heard(self, played_s: float) -> int:
+        """How many characters of what was sent are spoken in the first ``played_s`` of the
+        client's audio: up to the last word of which at least half was played."""
+        chars = self._forgotten_chars
         for segment in self._segments:
             offset_s = self._offset_s(segment.begin)
             if played_s >= offset_s + segment.samples / self._rate / self._speed and (
                 segment.ended or segment is not self._segments[-1]
             ):
-                text.append(segment.text)
+                chars = segment.through
                 continue
             inside_s = (played_s - offset_s) * self._speed
             words = self._so_far(segment) if not segment.ended else self._final(segment)
             end = max((w.end for w in words if (w.start_s + w.end_s) / 2 <= inside_s), default=0)
-            text.append(segment.text[:end])
-            break
-        heard = "".join(text)
-        return Heard(heard, self._forgotten_chars + len(heard))
+            return segment.span.place(end) if end else chars
+        return chars
 
     def _current(self) -> _Segment | None:
         if not self._segments or self._segments[-1].ended:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from shoal.proto.messages import Heard
 
 from .alignment import UNIT_S, Alignment
+from .sent_text import SentText
 
 
 class Listening:
@@ -16,12 +17,14 @@ class Listening:
 
     def __init__(self) -> None:
         self._alignment: Alignment | None = None
+        self._sent = SentText()
         self._played_s: float | None = None
         self._pace_s = UNIT_S
 
-    def begin(self, sample_rate: int, speed: float, detailed: bool) -> Alignment:
-        """A turn begins, at the pace that the one before had in the end."""
+    def begin(self, sample_rate: int, speed: float, detailed: bool, sent: SentText) -> Alignment:
+        """A turn begins, at the pace that the one before had in the end; ``sent`` has its text."""
         self.forget()
+        self._sent = sent
         self._alignment = Alignment(sample_rate, speed, detailed, self._pace_s)
         return self._alignment
 
@@ -30,6 +33,7 @@ class Listening:
         if self._alignment is not None:
             self._pace_s = self._alignment.unit_s
         self._alignment = self._played_s = None
+        self._sent = SentText()
 
     def played(self, audio_s: float) -> None:
         """The client says so; it never plays less than it said before."""
@@ -44,4 +48,5 @@ class Listening:
         """``None`` where there is no turn, or its client never said how far it is."""
         if self._alignment is None or self._played_s is None:
             return None
-        return self._alignment.heard(self._played_s)
+        chars = self._alignment.heard(self._played_s)
+        return Heard(self._sent.upto(chars), chars)

@@ -63,6 +63,7 @@ from .effects import (
 )
 from .listening import Listening
 from .opening import open_command, requested_voice
+from .sent_text import SentText
 from .turn_text import MAX_MARKS, TurnText
 from .unread import nothing_unread
 
@@ -102,7 +103,7 @@ class _Turn:
 
     stream: api.StreamId
     alignment: Alignment
-    text: TurnText = field(default_factory=TurnText)
+    text: TurnText
     late: list[ClientId] = field(default_factory=list[ClientId])  # ids of flushes after the stop
     remark: str = ""  # on text that the voice cannot read
 
@@ -182,16 +183,16 @@ class Session:
             case api.Pcm(samples=samples):
                 turn.text.sounded()
                 return [*_said(turn.alignment.audio(samples)), Encode(samples)]
-            case api.SegmentStarted(index=index, text=text):
-                turn.text.began(text)
-                return _said(turn.alignment.segment(index, text))
+            case api.SegmentStarted(index=index, text=text, span=span):
+                turn.text.began(span.begin, span.place(len(text)))
+                return _said(turn.alignment.segment(index, text, span))
             case api.Flushed():
                 mark = turn.text.reached()
-                aligned = _said(turn.alignment.end_segment())
+                aligned = _said(turn.alignment.end_segment(mark.chars))
                 silence = self._silence_if(turn, turn.text.soundless(mark))
                 return [*aligned, *silence, EncodeFlush(mark.id)]
             case api.Finished():
-                aligned = _said(turn.alignment.end_segment())
+                aligned = _said(turn.alignment.end_segment(turn.text.sent.chars))
                 silence = self._silence_if(turn, turn.text.soundless(None))
                 return [*aligned, *silence, EncodeEnd(), *self._finish(turn)]
             case api.Failed(fault=fault, message=message):
@@ -249,8 +250,9 @@ class Session:
         except ProtocolError as error:
             return [*effects, *self._fail(error.code, error.message)]
         rate, speed = self._rules.sample_rate, request.prosody.speed
-        alignment = self._listening.begin(rate, speed, start.timestamps)
-        self._turn = _Turn(command.stream, alignment)
+        sent = SentText()
+        alignment = self._listening.begin(rate, speed, start.timestamps, sent)
+        self._turn = _Turn(command.stream, alignment, TurnText(sent))
         self.state = State.SPEAKING
         effects += [BeginTurn(command.stream, request), ToEngine(command)]
         if start.ready:

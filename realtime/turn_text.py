@@ -1,7 +1,6 @@
 """``TurnText``: a turn's text on its way through the engine, and the flushes asked for within it.
 
-Counts only; the text itself is not kept. Knows neither effects nor audio. Pure; owned by the event
-loop's thread.
+Tells how much of it waits. Knows neither effects nor audio. Pure; owned by the event loop's thread.
 """
 
 from __future__ import annotations
@@ -12,35 +11,41 @@ from typing import Final
 
 from shoal.proto.messages import MAX_TEXT_CHARS, ClientId
 
+from .sent_text import SentText
+
 MAX_MARKS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A flush that the engine was told of. ``worded``: non-blank text since the mark before."""
+    """A flush that the engine was told of. ``worded``: non-blank text since the mark before;
+    ``chars``: sent before it in the whole turn."""
 
     worded: bool
     id: ClientId | None
+    chars: int
 
 
 class TurnText:
     """See the module. ``worded``: whether any non-blank text came at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: SentText) -> None:
+        """``sent`` is told what the engine is given."""
+        self.sent = sent
         self.worded = False
         self._marks: deque[Mark] = deque()
         self._unflushed = False  # text since the last mark
         self._unspoken = False  # non-blank text since the last mark
-        self._waiting_chars = 0
+        self._done_chars = 0  # the engine is through with, or at
         self._sounded = False  # audio since the last mark that was reached
 
     # From the client ----------------------------------------------------------------------------
 
     def push(self, text: str) -> bool:
         """False where with ``text`` too much would wait to be spoken: it was not taken."""
-        if self._waiting_chars + len(text) > MAX_TEXT_CHARS:
+        if self.sent.chars - self._done_chars + len(text) > MAX_TEXT_CHARS:
             return False
-        self._waiting_chars += len(text)
+        self.sent.push(text)
         self._unflushed = True
         if not text.isspace():
             self._unspoken = self.worded = True
@@ -48,23 +53,23 @@ class TurnText:
 
     def mark(self, mark_id: ClientId | None) -> None:
         """The engine is told of a flush."""
-        self._marks.append(Mark(self._unspoken, mark_id))
+        self._marks.append(Mark(self._unspoken, mark_id, self.sent.chars))
         self._unflushed = self._unspoken = False
 
     # From the engine ----------------------------------------------------------------------------
 
-    def began(self, text: str) -> None:
-        """A segment of ``text`` is spoken from now on."""
-        self._waiting_chars = max(0, self._waiting_chars - len(text))
+    def began(self, begin: int, end: int) -> None:
+        """A segment is spoken from now on: all between so many characters and so many."""
+        self._done_chars = max(self._done_chars, end)
+        self.sent.forget(begin)
 
     def sounded(self) -> None:
         self._sounded = True
 
     def reached(self) -> Mark:
         """The next mark: all before it was spoken."""
-        mark = self._marks.popleft() if self._marks else Mark(False, None)
-        if not self.waits:
-            self._waiting_chars = 0
+        mark = self._marks.popleft() if self._marks else Mark(False, None, 0)
+        self._done_chars = max(self._done_chars, mark.chars)
         return mark
 
     def soundless(self, mark: Mark | None) -> bool:

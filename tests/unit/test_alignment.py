@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.proto.messages import Aligned, Heard
+from shoal.engine.api import Span
+from shoal.proto.messages import Aligned
 from shoal.realtime.alignment import MAX_SEGMENTS, Alignment
 
 RATE = 24_000
@@ -27,7 +28,7 @@ def silence(seconds: float) -> bytes:
 def spoken(text: str, *pieces: bytes, speed: float = 1.0) -> list[Aligned]:
     """The snapshots of one segment, whose audio comes in ``pieces``."""
     alignment = Alignment(RATE, speed, detailed=True)
-    assert alignment.segment(0, text) == []
+    assert alignment.segment(0, text, Span()) == []
     snapshots = [snapshot for piece in pieces for snapshot in alignment.audio(piece)]
     return [*snapshots, *alignment.end_segment()]
 
@@ -99,9 +100,9 @@ def test_a_snapshot_comes_with_each_new_word_and_holds_only_what_is_in_the_audio
 def test_the_pace_of_one_segment_is_that_of_the_next() -> None:
     slow, fast = Alignment(RATE, detailed=True), Alignment(RATE, detailed=True)
     for alignment, seconds in ((slow, 3.0), (fast, 1.2)):
-        alignment.segment(0, "One two three four five.")
+        alignment.segment(0, "One two three four five.", Span())
         alignment.audio(sound(seconds))
-        alignment.segment(1, "Six seven eight.")
+        alignment.segment(1, "Six seven eight.", Span(24))
     assert slow.unit_s > fast.unit_s
     [early], [late] = fast.audio(sound(0.5)), slow.audio(sound(0.5))
     assert len(early.words) >= len(late.words) and early.words[0].end_s < late.words[0].end_s
@@ -110,23 +111,23 @@ def test_the_pace_of_one_segment_is_that_of_the_next() -> None:
 
 def test_a_segment_begins_where_the_audio_was() -> None:
     alignment = Alignment(RATE, detailed=True)
-    alignment.segment(0, "One.")
+    alignment.segment(0, "One.", Span())
     alignment.audio(sound(1.0))
-    [first] = alignment.segment(1, "Two.")
+    [first] = alignment.segment(1, "Two.", Span(5))
     alignment.silence(RATE // 2)
     [second] = alignment.end_segment()
     assert (first.segment, first.offset_s, second.segment, second.offset_s) == (0, 0.0, 1, 1.0)
     assert alignment.end_segment() == []
-    alignment.segment(2, "Three.")
+    alignment.segment(2, "Three.", Span(10))
     [third] = alignment.audio(sound(1.0))
     assert third.offset_s == 1.5
 
 
 def test_silence_that_an_encoder_inserts_moves_only_what_is_behind_it() -> None:
     alignment = Alignment(RATE, detailed=True)
-    alignment.segment(0, "One.")
+    alignment.segment(0, "One.", Span())
     alignment.audio(sound(1.0))
-    alignment.segment(1, "Two.")
+    alignment.segment(1, "Two.", Span(5))
     alignment.inserted(RATE, 0.08)
     [second] = alignment.audio(sound(1.0))
     assert second.offset_s == pytest.approx(1.08)
@@ -137,7 +138,7 @@ def test_silence_that_an_encoder_inserts_moves_only_what_is_behind_it() -> None:
 
 def test_who_did_not_ask_costs_nothing() -> None:
     alignment = Alignment(RATE)
-    assert alignment.segment(0, "One.") == []
+    assert alignment.segment(0, "One.", Span()) == []
     assert alignment.audio(sound(1.0)) == []
     assert alignment.end_segment() == []
 
@@ -153,7 +154,7 @@ def test_times_rise_and_stay_inside_the_audio(
     alignment = Alignment(RATE, speed, detailed=True)
     snapshots: list[Aligned] = []
     for index, (text, pieces) in enumerate(segments):
-        snapshots += alignment.segment(index, text)
+        snapshots += alignment.segment(index, text, Span())
         for make, seconds in pieces:
             snapshots += alignment.audio(make(seconds))
     snapshots += alignment.end_segment()
@@ -174,11 +175,13 @@ def test_times_rise_and_stay_inside_the_audio(
 
 # What was heard ---------------------------------------------------------------------------------
 
+SENT = " One two.\n\n```\nx\n```\nSix\x00 ten. "
+
 
 def two_seconds(detailed: bool = False) -> Alignment:
     alignment = Alignment(RATE, detailed=detailed)
-    for index, text in enumerate(("One two. ", "Six ten.")):
-        alignment.segment(index, text)
+    for text, span in (("One two.", Span(1)), ("Six ten.", Span(21, ((3, 1),)))):
+        alignment.segment(0, text, span)
         alignment.audio(sound(1.0))
     alignment.end_segment()
     return alignment
@@ -190,25 +193,35 @@ def two_seconds(detailed: bool = False) -> Alignment:
     [
         (0.0, ""),
         (0.1, ""),
-        (0.3, "One"),
-        (0.9, "One two"),
-        (1.0, "One two. "),
-        (1.4, "One two. Six"),
-        (2.0, "One two. Six ten."),
-        (9.0, "One two. Six ten."),
+        (0.3, " One"),
+        (0.9, " One two"),
+        (1.0, " One two."),
+        (1.1, " One two."),
+        (1.4, " One two.\n\n```\nx\n```\nSix"),
+        (2.0, " One two.\n\n```\nx\n```\nSix\x00 ten."),
+        (9.0, " One two.\n\n```\nx\n```\nSix\x00 ten."),
     ],
 )
 def test_a_word_was_heard_when_half_of_it_was_played(
     detailed: bool, played_s: float, text: str
 ) -> None:
-    assert two_seconds(detailed).heard(played_s) == Heard(text, len(text))
+    assert SENT[: two_seconds(detailed).heard(played_s)] == text
+
+
+def test_what_nobody_speaks_was_heard_with_what_is_before_it_once_that_is_known() -> None:
+    alignment = two_seconds()
+    alignment.end_segment(len(SENT))
+    assert alignment.heard(2.0) == len(SENT)
+    assert alignment.heard(1.0) == len(" One two.")
+    alignment.end_segment(3)
+    assert alignment.heard(2.0) == len(SENT), "never less"
 
 
 def test_what_was_heard_long_ago_is_counted_but_not_kept() -> None:
     alignment = Alignment(RATE)
     for index in range(MAX_SEGMENTS + 10):
-        alignment.segment(index, "a. ")
+        alignment.segment(index, "a.", Span(3 * index))
         alignment.audio(sound(0.01))
-    heard = alignment.heard(1e9)
-    assert heard.chars == 3 * (MAX_SEGMENTS + 10) - 3 + len(heard.text) - 3 * (MAX_SEGMENTS - 1)
-    assert len(heard.text) <= 3 * MAX_SEGMENTS
+    alignment.end_segment()
+    assert alignment.heard(1e9) == 3 * (MAX_SEGMENTS + 10) - 1
+    assert alignment.heard(0.0) == 3 * 10 - 1

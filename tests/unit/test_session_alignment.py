@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.engine import api
+from shoal.engine.text import Segment, TextFeed
 from shoal.proto.messages import Aligned, Cancel, Flush, Heard, Played, Start, Stop, Text
 from shoal.realtime.effects import Effect, Encode, EncodeEnd, EncodeFlush, SayCancelled, ToClient
 from shoal.realtime.session import Session
@@ -31,12 +32,12 @@ def aligning(*texts: str) -> Session:
 def test_snapshots_come_before_their_audio_and_the_last_before_what_follows() -> None:
     session = aligning("One two. Three.")
     session.receive(Stop())
-    assert session.engine_event(api.SegmentStarted(S1, 0, "One two. ", 0)) == []
+    assert session.engine_event(api.SegmentStarted(S1, 0, "One two.", 0)) == []
     effects = session.engine_event(api.Pcm(S1, 0, SECOND))
     assert [type(e) for e in effects] == [ToClient, Encode]
     [first] = aligned(effects)
     assert (first.segment, first.offset_s, first.audio_s, first.final) == (0, 0.0, 1.0, False)
-    [last] = aligned(session.engine_event(api.SegmentStarted(S1, 1, "Three.", 24_000)))
+    [last] = aligned(session.engine_event(api.SegmentStarted(S1, 1, "Three.", 24_000, api.Span(9))))
     assert last.final and [word.text for word in last.words] == ["One", "two"]
     session.engine_event(api.Pcm(S1, 1, SECOND))
     effects = session.engine_event(finished())
@@ -65,7 +66,7 @@ def test_silence_of_ours_moves_what_follows() -> None:
     [first] = aligned(session.engine_event(api.Pcm(S1, 0, SECOND)))
     assert first.offset_s == pytest.approx(0.4)
     session.inserted(0, 0.08)  # the encoder's at the flush
-    [last] = aligned(session.engine_event(api.SegmentStarted(S1, 1, "Two.", 24_000)))
+    [last] = aligned(session.engine_event(api.SegmentStarted(S1, 1, "Two.", 24_000, api.Span(8))))
     assert last.offset_s == pytest.approx(0.48)
 
 
@@ -86,9 +87,9 @@ def test_a_cancel_tells_how_much_was_heard_of_what_was_played(timestamps: bool, 
     session.receive(Text("One two. Three four."))
     if state != "speaking":
         session.receive(Stop())
-    session.engine_event(api.SegmentStarted(S1, 0, "One two. ", 0))
+    session.engine_event(api.SegmentStarted(S1, 0, "One two.", 0))
     session.engine_event(api.Pcm(S1, 0, SECOND))
-    session.engine_event(api.SegmentStarted(S1, 1, "Three four.", 24_000))
+    session.engine_event(api.SegmentStarted(S1, 1, "Three four.", 24_000, api.Span(9)))
     session.engine_event(api.Pcm(S1, 1, SECOND))
     if state == "idle":
         session.engine_event(finished())
@@ -107,3 +108,50 @@ def test_a_cancel_may_say_itself_how_far_it_was_played() -> None:
     session.engine_event(api.SegmentStarted(S1, 0, "One two.", 0))
     session.engine_event(api.Pcm(S1, 0, SECOND))
     assert SayCancelled(Heard("", 0)) in session.receive(Cancel(0.0))
+
+
+CODE = "Hello there. How are you?\n\nFine, thanks.\n```py\nx = 1\n```\nBye now.\n"
+
+
+def segments_of(text: str) -> list[Segment]:
+    """As the engine cuts it."""
+    feed = TextFeed()
+    feed.push(text, 0.0)
+    feed.end()
+    found: list[Segment] = []
+    while isinstance(item := feed.take(0.0, False), Segment):
+        found.append(item)
+    return found
+
+
+def heard_of(text: str, played_s: float, over: bool) -> Heard | None:
+    """Each segment takes a second."""
+    session = speaking(text)
+    session.receive(Stop())
+    for index, segment in enumerate(segments_of(text)):
+        at = 24_000 * index
+        session.engine_event(api.SegmentStarted(S1, index, segment.text, at, segment.span))
+        session.engine_event(api.Pcm(S1, index, SECOND))
+    if over:
+        session.engine_event(finished())
+    [cut] = [e for e in session.receive(Cancel(played_s)) if isinstance(e, SayCancelled)]
+    return cut.heard
+
+
+@pytest.mark.parametrize(
+    ("played_s", "text"),
+    [
+        (1.0, "Hello there."),
+        (1.4, "Hello there. How"),
+        (2.0, "Hello there. How are you?"),
+        (4.0, CODE[:-2]),
+    ],
+)
+def test_what_was_heard_is_what_was_sent_up_to_there(played_s: float, text: str) -> None:
+    heard = heard_of(CODE, played_s, over=False)
+    assert heard == Heard(text, len(text)) and CODE.startswith(text)
+
+
+def test_of_a_turn_that_is_over_and_was_played_all_was_heard() -> None:
+    assert heard_of(CODE, 4.0, over=True) == Heard(CODE, len(CODE))
+    assert heard_of("Look:\n```\ncode\n```", 9.0, over=True) == Heard("Look:\n```\ncode\n```", 18)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from shoal.proto.messages import MAX_TEXT_CHARS
+from shoal.realtime.sent_text import SentText
 from shoal.realtime.turn_text import MAX_MARKS, Mark, TurnText
 
 
 def test_text_waits_until_its_segment_begins_or_all_of_it_was_flushed() -> None:
-    text = TurnText()
+    text = TurnText(SentText())
     assert text.push("x" * MAX_TEXT_CHARS) and not text.push("y")
-    text.began("x" * 10)
+    text.began(0, 10)
     assert text.push("y" * 10) and not text.push("y")
     text.mark(None)
     assert text.waits and not text.unflushed
@@ -17,31 +18,41 @@ def test_text_waits_until_its_segment_begins_or_all_of_it_was_flushed() -> None:
     assert not text.waits and text.push("x" * MAX_TEXT_CHARS)
 
 
+def test_what_nobody_speaks_waits_no_longer_than_what_is_before_it() -> None:
+    text = TurnText(SentText())
+    for _ in range(8):  # white space, code: no segment has it
+        assert text.push("\n" * (MAX_TEXT_CHARS - 4)) and text.push("One.")
+        text.began(text.sent.chars - 4, text.sent.chars)
+    text.began(0, 4)
+    assert text.push("x" * MAX_TEXT_CHARS), "what began never waits again"
+
+
 def test_what_came_behind_a_mark_waits_on_when_the_mark_is_reached() -> None:
-    text = TurnText()
+    text = TurnText(SentText())
     text.push("x" * (MAX_TEXT_CHARS - 5))
     text.mark(None)
     text.push("y" * 5)
     text.reached()
-    assert text.waits and text.unflushed and not text.push("z")
+    assert text.waits and text.unflushed
+    assert text.push("z" * (MAX_TEXT_CHARS - 5)) and not text.push("z")
 
 
 def test_marks_are_reached_in_order_and_the_others_are_owed() -> None:
-    text = TurnText()
+    text = TurnText(SentText())
     text.push("One.")
     text.mark("a")
     text.push(" ")
     text.mark(None)
     text.mark("b")
     assert text.owed == ["a", "b"]
-    assert text.reached() == Mark(True, "a")
+    assert text.reached() == Mark(True, "a", 4)
     assert text.owed == ["b"]
-    assert [text.reached(), text.reached()] == [Mark(False, None), Mark(False, "b")]
-    assert text.reached() == Mark(False, None), "one that nobody asked for"
+    assert [text.reached(), text.reached()] == [Mark(False, None, 5), Mark(False, "b", 5)]
+    assert text.reached() == Mark(False, None, 0), "one that nobody asked for"
 
 
 def test_so_many_marks_may_wait() -> None:
-    text = TurnText()
+    text = TurnText(SentText())
     for number in range(MAX_MARKS):
         assert not text.full
         text.mark(number)
@@ -51,7 +62,7 @@ def test_so_many_marks_may_wait() -> None:
 
 
 def test_only_words_without_sound_are_soundless_and_each_stretch_by_itself() -> None:
-    text = TurnText()
+    text = TurnText(SentText())
     text.push("...")
     text.mark(None)
     text.push("One.")
@@ -62,7 +73,7 @@ def test_only_words_without_sound_are_soundless_and_each_stretch_by_itself() -> 
 
 
 def test_blank_text_has_no_words() -> None:
-    text = TurnText()
+    text = TurnText(SentText())
     text.push(" \n")
     assert text.unflushed and not text.worded and not text.soundless(None)
     text.push("x")
