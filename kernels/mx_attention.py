@@ -3,7 +3,7 @@
 Queries, keys and values are quantised along the head dim. Scores are block-scaled products, the
 matrix unit's own on Blackwell; the probabilities stay bf16 and meet values widened to bf16, which
 is exact. The query heads of a kv head are folded into a program's rows, so keys are read once for
-all of them. No runner calls it: on Hopper the cache in bf16 is faster, and a Blackwell was not there.
+all of them. No runner calls it: it is for Blackwell, and is proved against its emulation only.
 """
 
 from __future__ import annotations
