@@ -5,22 +5,22 @@ it; what a session answers goes out through the same socket. Contexts share its 
 socket's bytes on their way are told apart by who sent them. A context counts as open until its
 client closes it or its turn is over, whichever comes first; one over the limit is refused alone.
 Those beyond half of the server's slots take only what other clients leave over.
-A name that is used again while its last turn still sounds speaks after that. Knows no wire
-format. Runs on the event loop.
+A name that is used again while its last turn still sounds speaks after that; what it is told until
+then waits, and holds up nobody else. Knows no wire format. Runs on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from shoal.proto.errors import NORMAL_CLOSE
+from shoal.proto.errors import NORMAL_CLOSE, Code, ProtocolError
 from shoal.proto.messages import (
-    Cancel,
     Cancelled,
     ClientMessage,
     Finish,
@@ -30,11 +30,14 @@ from shoal.proto.messages import (
 )
 
 from .gateway import Gateway
+from .inbox import Inbox
 from .link import Dialect, Disconnected, Frame, Link, Payload, payload_bytes
 
 MAX_OPEN: Final = 16
 MAX_CLOSING: Final = 16
 MAX_INBOX: Final = 64
+
+logger = logging.getLogger("shoal.contexts")
 
 Translate = Callable[[ServerMessage], Sequence[bytes | str]]
 """How a dialect writes a message of one context; nothing may come of it."""
@@ -70,11 +73,12 @@ class Contexts:
 
     # For the dialect ----------------------------------------------------------------------------
 
-    async def run(self, take: Callable[[Frame], Awaitable[None]]) -> None:
+    async def run(self, take: Callable[[Frame], Awaitable[None]], apology: str) -> None:
         """Give ``take`` every frame, until the socket is gone, ``finish`` was called and is
-        done, or nobody has said anything for long and no context lives."""
+        done, or nobody has said anything for long and no context lives. ``apology`` is sent for a
+        frame that ``take`` fails at: the contexts have nothing to do with it."""
         try:
-            await self._read(take)
+            await self._read(take, apology)
             with contextlib.suppress(Disconnected):
                 await self.socket.close(NORMAL_CLOSE, "")
         except Disconnected:
@@ -85,7 +89,7 @@ class Contexts:
             if self._tasks:
                 await asyncio.wait(self._tasks)
 
-    async def _read(self, take: Callable[[Frame], Awaitable[None]]) -> None:
+    async def _read(self, take: Callable[[Frame], Awaitable[None]], apology: str) -> None:
         quiet_s = self._gateway.config.pooled_grace_s
         reading = asyncio.ensure_future(self.socket.receive())
         try:
@@ -95,7 +99,7 @@ class Contexts:
                 if reading.done():
                     frame = reading.result()
                     if not self._over:
-                        await take(frame)
+                        await self._take(take, frame, apology)
                     reading = asyncio.ensure_future(self.socket.receive())
                 elif not self._tasks:
                     return
@@ -103,6 +107,18 @@ class Contexts:
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, Disconnected):
                 await reading
+
+    async def _take(
+        self, take: Callable[[Frame], Awaitable[None]], frame: Frame, apology: str
+    ) -> None:
+        try:
+            await take(frame)
+        except Disconnected:
+            raise
+        except Exception:  # the edge of a frame
+            logger.exception("frame_crashed")
+            self._gateway.metrics.errors.labels("engine").inc()
+            await self.socket.send(apology)
 
     def get(self, key: str) -> Context | None:
         """The context that is open under this name."""
@@ -194,7 +210,8 @@ class Context:
         self._translate = translate
         self._last = last
         self._idle_s = idle_s
-        self._inbox: deque[ClientMessage] = deque()
+        self._inbox = Inbox()
+        self._begun = False
         self._said = asyncio.Event()
         self._room = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -211,21 +228,14 @@ class Context:
         if self.ended.is_set():
             return
         for message in messages:
-            if isinstance(message, Cancel):
-                self._drop_unread()
-            self._inbox.append(message)
+            self._inbox.put(message)
         self._said.set()
         self.touch()
 
-    def _drop_unread(self) -> None:
-        start = next((message for message in self._inbox if isinstance(message, Start)), None)
-        self._inbox.clear()
-        if start is not None:
-            self._inbox.append(start)
-
     async def room(self) -> None:
-        """Returns when the session has taken most of what was said."""
-        while len(self._inbox) > MAX_INBOX and not self.ended.is_set():
+        """Returns when a session that has begun has taken most of what was said. One that waits
+        for another's end is not waited for: its client's other frames have their turn."""
+        while self._begun and len(self._inbox) > MAX_INBOX and not self.ended.is_set():
             self._room.clear()
             await self._room.wait()
 
@@ -256,14 +266,17 @@ class Context:
     # For the session ----------------------------------------------------------------------------
 
     async def receive(self) -> Frame:
-        while not self._inbox and not self.ended.is_set():
+        """The next message, or a string that says why there will be none."""
+        self._begun = True
+        while True:
+            if self.ended.is_set():
+                raise Disconnected
+            frame = self._inbox.take()
+            self._room.set()
+            if frame is not None:
+                return frame
             self._said.clear()
             await self._said.wait()
-        if self.ended.is_set():
-            raise Disconnected
-        message = self._inbox.popleft()
-        self._room.set()
-        return message
 
     async def send(self, payload: Payload) -> None:
         assert not isinstance(payload, (bytes, str)), "contexts translate themselves"
@@ -304,5 +317,7 @@ class Context:
 
 
 def _as_it_is(frame: Frame) -> ClientMessage:
-    assert not isinstance(frame, (bytes, str)), "a dialect says messages"
+    assert not isinstance(frame, bytes), "a dialect says messages"
+    if isinstance(frame, str):
+        raise ProtocolError(Code.TOO_BIG, frame)
     return frame

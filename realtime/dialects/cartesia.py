@@ -177,7 +177,8 @@ async def _socket(websocket: WebSocket) -> None:
         if client is not None:
             socket, gateway = client
             contexts = Contexts(socket, gateway, NAME)
-            await contexts.run(_Reader(socket, gateway, contexts).take)
+            apology = _error("", "internal error", 500)
+            await contexts.run(_Reader(socket, gateway, contexts).take, apology)
 
 
 class _Reader:

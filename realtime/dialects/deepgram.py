@@ -155,7 +155,7 @@ async def _socket(websocket: WebSocket) -> None:
             contexts = Contexts(socket, gateway_of(websocket), NAME)
             reader = _Reader(socket, contexts, request)
             await reader.greet(gateway_of(websocket).engine.info.model)
-            await contexts.run(reader.take)
+            await contexts.run(reader.take, _warning("internal error", "INTERNAL"))
 
 
 class _Reader:

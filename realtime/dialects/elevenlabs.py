@@ -150,7 +150,8 @@ async def _serve(websocket: WebSocket, multiple: bool) -> None:
             socket, options = client
             idle_s = options.inactivity_s
             contexts = Contexts(socket, gateway_of(websocket), NAME, idle_s=idle_s)
-            await contexts.run(_Reader(socket, contexts, options, multiple).take)
+            reader = _Reader(socket, contexts, options, multiple)
+            await contexts.run(reader.take, to_json(_error("internal error")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,19 +213,20 @@ class _Reader:
         return id_of(fields, "context_id") or id_of(fields, "contextId") or "default"
 
     async def _refuse(self, key: str, message: str) -> None:
-        fields: dict[str, object] = {"error": message, "message": message}
-        await self._socket.send(to_json(self._named(key, fields)))
+        await self._socket.send(to_json(self._named(key, _error(message))))
 
     def _named(self, key: str, fields: dict[str, object]) -> dict[str, object]:
         return {**fields, "contextId": key} if self._multiple else fields
 
     def _close(self, key: str) -> None:
         context = self._contexts.get(key)
+        if context is not None and context in self._flushed:
+            self._contexts.close(context, Stop())
+            return
         if context is not None:
-            self._contexts.close(context, Stop() if context in self._flushed else Cancel())
-        else:
-            for closing in self._contexts.closing(key):
-                closing.say(Cancel())
+            self._contexts.close(context, Cancel())
+        for closing in self._contexts.closing(key):
+            closing.say(Cancel())
 
     async def _text(self, key: str, fields: Fields) -> None:
         text, flush = text_of(fields, "text"), fields.get("flush") is True
@@ -259,6 +261,10 @@ class _Reader:
         return self._contexts.open(key, Start(request, True), writer.write, (Finish, Cancelled))
 
 
+def _error(message: str) -> dict[str, object]:
+    return {"error": message, "message": message}
+
+
 class _Writer:
     """What one context's session answers."""
 
@@ -282,7 +288,7 @@ class _Writer:
             case Finish() | Cancelled():
                 return [to_json({"isFinal": True, **self._named})]
             case Error(error=error):
-                return [to_json({"error": error, "message": error, **self._named})]
+                return [to_json({**_error(error), **self._named})]
             case _:
                 return []
 

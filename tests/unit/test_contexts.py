@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from shoal.proto.errors import ProtocolError
 from shoal.proto.messages import (
+    MAX_TEXT_CHARS,
     Audio,
     Cancel,
     Cancelled,
     ClientMessage,
     Finish,
+    Flush,
     ServerMessage,
     Start,
     Stop,
@@ -69,8 +72,15 @@ class FakeGateway:
         self.engine = SimpleNamespace(info=SimpleNamespace(slots=slots))
         self.draining = False
         self.heard: list[tuple[str, ClientMessage]] = []
+        self.refused: list[str] = []
+        self.errors = 0
+        counter = SimpleNamespace(inc=self._count)
+        self.metrics = SimpleNamespace(errors=SimpleNamespace(labels=lambda fault: counter))
         self.slow = asyncio.Event()
         self.slow.set()
+
+    def _count(self) -> None:
+        self.errors += 1
 
     async def serve(self, link: Context, dialect: Any, reference_id: None, pools: bool) -> None:
         try:
@@ -85,6 +95,8 @@ class FakeGateway:
                         await link.send(Cancelled(0.0))
                     case _:
                         pass
+        except ProtocolError as error:
+            self.refused.append(error.message)
         except Disconnected:
             pass
 
@@ -111,12 +123,12 @@ class Rig:
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[Rig]:
     rig = Rig(**options)
-    run = asyncio.create_task(rig.contexts.run(rig.take))
+    run = asyncio.create_task(rig.contexts.run(rig.take, "sorry"))
     try:
         yield rig
     finally:
         rig.socket.frames.put_nowait(None)
-        await asyncio.wait_for(run, 5)
+        await asyncio.wait_for(run, 30)
 
 
 def texts(rig: Rig) -> list[str]:
@@ -244,7 +256,7 @@ async def test_bytes_on_their_way_are_told_apart() -> None:
 
 async def test_finish_lets_everything_be_said_and_then_closes() -> None:
     rig = Rig()
-    run = asyncio.create_task(rig.contexts.run(rig.take))
+    run = asyncio.create_task(rig.contexts.run(rig.take, "sorry"))
     rig.gateway.slow.clear()
     rig.open("a").say(Text("one"))
     rig.contexts.finish()
@@ -253,7 +265,7 @@ async def test_finish_lets_everything_be_said_and_then_closes() -> None:
     await settle()
     assert rig.socket.closed is None
     rig.gateway.slow.set()
-    await asyncio.wait_for(run, 5)
+    await asyncio.wait_for(run, 30)
     assert rig.socket.closed == 1000
     assert rig.socket.sent == ["a:Finish"]
     assert rig.frames == []
@@ -261,12 +273,12 @@ async def test_finish_lets_everything_be_said_and_then_closes() -> None:
 
 async def test_a_socket_that_is_quiet_and_has_no_context_is_closed() -> None:
     rig = Rig(quiet_s=0.02)
-    run = asyncio.create_task(rig.contexts.run(rig.take))
+    run = asyncio.create_task(rig.contexts.run(rig.take, "sorry"))
     context = rig.open("a")
     await asyncio.sleep(0.06)
     assert rig.socket.closed is None, "a context lives"
     context.say(Stop())
-    await asyncio.wait_for(run, 5)
+    await asyncio.wait_for(run, 30)
     assert rig.socket.closed == 1000
 
 
@@ -284,18 +296,18 @@ async def test_a_context_that_is_not_talked_to_takes_no_more_text() -> None:
             if not late:
                 break
         assert rig.contexts.get(name) is context
-        await asyncio.wait_for(context.ended.wait(), 5)
+        await asyncio.wait_for(context.ended.wait(), 30)
         assert rig.socket.sent[-1] == f"{name}:Finish"
 
 
 async def test_a_client_that_hangs_up_ends_every_context() -> None:
     rig = Rig()
-    run = asyncio.create_task(rig.contexts.run(rig.take))
+    run = asyncio.create_task(rig.contexts.run(rig.take, "sorry"))
     a = rig.open("a")
     rig.gateway.slow.clear()
     rig.contexts.close(rig.open("b"), Text("x"))
     rig.socket.frames.put_nowait(None)
-    await asyncio.wait_for(run, 5)
+    await asyncio.wait_for(run, 30)
     assert a.ended.is_set()
     assert rig.contexts.closing("b") == []
     a.say(Text("nobody hears this"))
@@ -304,11 +316,60 @@ async def test_a_client_that_hangs_up_ends_every_context() -> None:
 async def test_a_client_is_read_no_faster_than_a_session_takes_it() -> None:
     async with running() as rig:
         rig.gateway.slow.clear()
-        rig.contexts.close(rig.open("a"), Stop())
-        waits = rig.open("a")  # behind the one before
-        waits.say(*(Text("x") for _ in range(MAX_INBOX + 1)))
-        room = asyncio.create_task(waits.room())
+        context = rig.open("a")
+        context.say(Stop())
+        await settle()  # it is at the stop
+        context.say(*(Flush(number) for number in range(MAX_INBOX + 1)))
+        room = asyncio.create_task(context.room())
         await settle()
         assert not room.done()
         rig.gateway.slow.set()
-        await asyncio.wait_for(room, 5)
+        await asyncio.wait_for(room, 30)
+
+
+async def test_one_that_cannot_begin_yet_holds_up_no_frame() -> None:
+    async with running() as rig:
+        rig.gateway.slow.clear()
+        rig.contexts.close(rig.open("a"), Stop())
+        waits = rig.open("a")  # behind the one before
+        for number in range(2 * MAX_INBOX):
+            waits.say(Text("x"), Flush(number))
+            await asyncio.wait_for(waits.room(), 30)
+        assert len(rig.gateway.heard) == 2, "the start and the stop of the one before"
+        rig.gateway.slow.set()
+        await settle()
+        assert texts(rig) == ["x"] * 2 * MAX_INBOX
+
+
+async def test_more_than_may_wait_ends_its_context_with_a_reason() -> None:
+    async with running() as rig:
+        rig.gateway.slow.clear()
+        rig.contexts.close(rig.open("a"), Stop())
+        waits = rig.open("a")
+        waits.say(Text("x" * MAX_TEXT_CHARS))
+        waits.say(Text("y"))
+        waits.say(Text("z"))
+        rig.gateway.slow.set()
+        await settle()
+        assert rig.gateway.refused == [f"over {MAX_TEXT_CHARS} characters wait to be spoken"]
+        assert texts(rig) == []
+        assert waits.ended.is_set() and rig.contexts.get("a") is None
+
+
+async def test_a_frame_that_nobody_foresaw_harms_no_context() -> None:
+    async def take(frame: object) -> None:
+        if frame == "worse":
+            raise ZeroDivisionError
+        rig.frames.append(frame)
+
+    rig = Rig()
+    run = asyncio.create_task(rig.contexts.run(take, "sorry"))
+    context = rig.open("a")
+    for frame in ("one", "worse", "two"):
+        rig.socket.frames.put_nowait(frame)
+    await settle()
+    assert rig.frames == ["one", "two"] and rig.socket.sent == ["sorry"]
+    assert rig.contexts.get("a") is context and rig.socket.closed is None
+    assert rig.gateway.errors == 1
+    rig.socket.frames.put_nowait(None)
+    await asyncio.wait_for(run, 30)
