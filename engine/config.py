@@ -30,6 +30,15 @@ class Limits:
     """With this much unplayed, a stream's text may wait for a better cut."""
     held_results: int = 2
     """Composed segments a stream may hold ready."""
+    voices_waiting: int = 64
+    """Voices whose recordings may wait for the encoder, the one that it works on included; one more
+    is refused at once. Those of batch priority get half of the places, and their turn last."""
+    voice_bytes: int = 256 << 20
+    """Recordings that voices which are being prepared may hold; what is more is refused at once,
+    unless there is nothing else. Batch priority gets half."""
+    voice_wait_s: float = 60.0
+    """How long a stream may wait for its voice to be encoded before it is refused; without a limit
+    for batch priority. What was begun for it is finished: the next to ask has it at once."""
     prefill_chunk_tokens: int = 256
     """Columns that one prefill call computes before the prefill thread looks for shorter work."""
     prefix_share: float = 0.7

@@ -22,8 +22,8 @@ from .jobs import (
     Sounded,
     ToDecode,
     ToPrefill,
+    ToVoice,
     VoiceFailed,
-    VoiceJob,
     VoiceReady,
 )
 from .outgoing import Outgoing
@@ -54,7 +54,7 @@ class DecodeLoop:
         scheduler: Scheduler,
         inbox: SimpleQueue[Inbound | None],
         to_prefill: SimpleQueue[ToPrefill | None],
-        to_voice: Callable[[VoiceJob], None],
+        to_voice: Callable[[ToVoice], None],
         to_codec: SimpleQueue[CodecMessage | None],
         deliver: Deliver,
         clock: Callable[[], float],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .api import Event
-from .jobs import CodecMessage, ToPrefill, VoiceJob
+from .jobs import CodecMessage, ToPrefill, ToVoice
 from .memory import Memory
 from .runner import Int32Array, PrefillChunk
 
@@ -15,7 +15,7 @@ class Outgoing:
     """What a turn of the decode thread sends, in order per addressee."""
 
     prefill: list[ToPrefill] = field(default_factory=list["ToPrefill"])
-    voice: list[VoiceJob] = field(default_factory=list[VoiceJob])
+    voice: list[ToVoice] = field(default_factory=list["ToVoice"])
     codec: list[CodecMessage] = field(default_factory=list["CodecMessage"])
     events: list[Event] = field(default_factory=list["Event"])
 

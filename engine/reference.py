@@ -1,10 +1,11 @@
 """From a voice to its prefix columns: what was prepared already at once, recordings one by one.
 
-``VoicePreparer`` looks in the tiers of prepared codes and knows who waits for which recording; it
-never waits for one itself, so a voice that is known is not held up by one that is new.
-``VoiceEncoder`` decodes and encodes recordings on a thread of its own, each only once for all who
-ask meanwhile. Neither ever holds up prefill or decode. The key is the content: audio and transcript
-of inline references; id and time of storing of a stored voice.
+``VoicePreparer`` looks in the tiers of prepared codes and owns the line of recordings that are not
+there, and who waits for which; it never waits for one itself, so a voice that is known is not held
+up by one that is new. ``VoiceEncoder`` decodes and encodes recordings on a thread of its own, each
+only once for all who ask meanwhile, and has one voice at a time: what nobody waits for any more
+leaves the line. Neither ever holds up prefill or decode. The key is the content: audio and
+transcript of inline references; id and time of storing of a stored voice.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from .api import Fault, Reference, Voice
 from .audio_file import AudioFileError, read_audio
-from .jobs import VoiceFailed, VoiceJob, VoiceReady
+from .config import Limits
+from .jobs import ToVoice, VoiceDrop, VoiceFailed, VoiceJob, VoiceReady
 from .prompt import PromptBuilder, PromptReference
 from .runner import Int32Array, Runner
 from .soundcheck import reference_doubt
@@ -25,6 +27,8 @@ from .tiers import CodesTier, ColdTier, Prepared
 from .voices import MAX_REFERENCES, UnknownVoice, VoiceStore
 
 log = logging.getLogger(__name__)
+
+VOICES_BUSY = "too many voices are being prepared, try again later"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +112,7 @@ class _Ask:
     """A job, the keys of the voices that it wants by number of speaker, and those found so far."""
 
     job: int
+    live: bool
     keys: tuple[bytes, ...] = ()
     found: dict[bytes, Prepared] = field(default_factory=dict[bytes, Prepared])
     new: bool = False
@@ -116,8 +121,20 @@ class _Ask:
     """It was answered."""
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A voice in line for the encoder, or being encoded, and who waits for it."""
+
+    job: EncodeJob
+    asks: list[_Ask] = field(default_factory=list[_Ask])
+
+    @property
+    def live(self) -> bool:
+        return any(ask.live for ask in self.asks)
+
+
 class VoicePreparer:
-    """``run`` is the voice thread's body. ``known`` may be read for its figures by any thread."""
+    """``run`` is the voice thread's body. ``known`` and the figures may be read by any thread."""
 
     def __init__(
         self,
@@ -127,7 +144,8 @@ class VoicePreparer:
         cold: ColdTier | None,
         fingerprint: str,
         frame_s: float,
-        inbox: SimpleQueue[VoiceJob | Encoded | None],
+        limits: Limits,
+        inbox: SimpleQueue[ToVoice | Encoded | None],
         encode: Callable[[EncodeJob], None],
         report: Callable[[VoiceReady | VoiceFailed], None],
     ) -> None:
@@ -137,37 +155,110 @@ class VoicePreparer:
         self._known = known
         self._cold = cold
         self._frame_s = frame_s
+        self._limits = limits
         self._inbox = inbox
         self._encode = encode
         self._report = report
-        self._encoding: dict[bytes, list[_Ask]] = {}
+        self._jobs: dict[int, VoiceJob] = {}
+        """Not looked at yet, the first that came first."""
+        self._asks: dict[int, _Ask] = {}
+        """Those that wait for recordings, by job."""
+        self._line: dict[bytes, _Waiting] = {}
+        self._encoding: bytes | None = None
+        self.skipped = 0
+        """Jobs dropped before they were looked at, and recordings that left the line."""
+        self.refused = 0
+        """Jobs for which the line was too long."""
+
+    @property
+    def waiting(self) -> int:
+        """Voices in line for the encoder, the one that it works on included."""
+        return len(self._line)
 
     def run(self) -> None:
         """Until ``None`` comes."""
-        while (message := self._inbox.get()) is not None:
-            self.work(message)
+        while self._receive():
+            self.look()
 
-    def work(self, message: VoiceJob | Encoded) -> None:
-        """Answer a job, or pass it on; or answer everybody who waited for a recording."""
+    def _receive(self) -> bool:
+        """Take in everything that waits; sleep for it when there is nothing to look at."""
+        try:
+            message = self._inbox.get(block=not self._jobs)
+            while message is not None:
+                self.take(message)
+                message = self._inbox.get_nowait()
+            return False
+        except Empty:
+            return True
+
+    def take(self, message: ToVoice | Encoded) -> None:
+        """Note a job or that it is void; or answer everybody who waited for a recording."""
         match message:
+            case VoiceJob(job):
+                self._jobs[job] = message
+            case VoiceDrop(job):
+                self._drop(job)
             case Encoded(key, prepared, fault, text):
-                asks = self._encoding.pop(key)
+                self._encoding = None
                 if fault is None:
                     self._known.keep(key, prepared)
-                for ask in asks:
+                for ask in self._line.pop(key).asks:
                     if fault is None:
                         self._give(ask, key, prepared)
                     else:
                         self._refuse(ask, fault, text)
-            case VoiceJob(job, voice):
-                ask = _Ask(job)
-                try:
-                    self._prepare(ask, voice)
-                except UnknownVoice:
-                    self._refuse(ask, Fault.CLIENT, "Reference not found")
-                except Exception:
-                    log.exception("a voice could not be prepared")
-                    self._refuse(ask, Fault.ENGINE, "the voice could not be prepared")
+                self._encode_next()
+
+    def look(self) -> None:
+        """Answer the job that is next, or put its recordings in line."""
+        if not self._jobs:
+            return
+        first = next((job for job in self._jobs.values() if job.live), None)
+        job = self._jobs.pop(first.job if first is not None else next(iter(self._jobs)))
+        ask = _Ask(job.job, job.live)
+        try:
+            self._prepare(ask, job.voice)
+        except UnknownVoice:
+            self._refuse(ask, Fault.CLIENT, "Reference not found")
+        except Exception:
+            log.exception("a voice could not be prepared")
+            self._refuse(ask, Fault.ENGINE, "the voice could not be prepared")
+        self._encode_next()
+
+    def _drop(self, job: int) -> None:
+        """Do no more for ``job``, unless it was answered while the message was on its way."""
+        ask = self._asks.get(job)
+        if self._jobs.pop(job, None) is not None:
+            self.skipped += 1
+            ask = _Ask(job, live=False)
+        if ask is not None:
+            self._refuse(ask, Fault.CLIENT, "nobody waits for this voice")
+
+    def _leave(self, ask: _Ask) -> None:
+        """Recordings that only ``ask`` waited for leave the line, unless one was begun."""
+        for key in set(ask.keys) & self._line.keys():
+            waiting = self._line[key]
+            waiting.asks = [one for one in waiting.asks if one is not ask]
+            if not waiting.asks and key != self._encoding:
+                del self._line[key]
+                self.skipped += 1
+
+    def _encode_next(self) -> None:
+        """Give the encoder the next voice: one at a time, those that somebody listens for first."""
+        if self._encoding is not None or not self._line:
+            return
+        waits = self._line.items()
+        self._encoding = next((key for key, one in waits if one.live), next(iter(self._line)))
+        self._encode(self._line[self._encoding].job)
+
+    def _has_room(self, ask: _Ask, missing: Sequence[EncodeJob]) -> bool:
+        share = 1 if ask.live else 2
+        jobs = [waiting.job for waiting in self._line.values()]
+        if not jobs or not missing:
+            return True
+        held = sum(len(one.audio) for job in (*jobs, *missing) for one in job.references)
+        few = len(jobs) + len(missing) <= self._limits.voices_waiting // share
+        return few and held <= self._limits.voice_bytes // share
 
     def _give(self, ask: _Ask, key: bytes, prepared: Prepared) -> None:
         """One of the voices that ``ask`` wants; the last one makes it ready."""
@@ -175,6 +266,7 @@ class VoicePreparer:
         if ask.over or len(ask.found) < len(set(ask.keys)):
             return
         ask.over = True
+        self._asks.pop(ask.job, None)
         references = ask.found[ask.keys[0]]
         if len(ask.keys) > 1:
             references = tuple(
@@ -193,6 +285,8 @@ class VoicePreparer:
     def _refuse(self, ask: _Ask, fault: Fault, text: str) -> None:
         if not ask.over:
             ask.over = True
+            if self._asks.pop(ask.job, None) is not None:
+                self._leave(ask)
             self._report(VoiceFailed(ask.job, fault, text))
 
     def _prepare(self, ask: _Ask, voice: Voice) -> None:
@@ -201,7 +295,7 @@ class VoicePreparer:
         # Nothing is encoded for somebody who will be refused.
         missing: dict[bytes, EncodeJob] = {}
         for key, one in zip(ask.keys, voices, strict=True):
-            if key in ask.found or key in missing or key in self._encoding:
+            if key in ask.found or key in missing or key in self._line:
                 continue
             prepared = self._known.find(key)
             if prepared is None:
@@ -216,15 +310,20 @@ class VoicePreparer:
         if sum(counts) + sum(len(one) for one in ask.found.values()) > MAX_REFERENCES:
             self._refuse(ask, Fault.CLIENT, f"more than {MAX_REFERENCES} references")
             return
+        if not self._has_room(ask, list(missing.values())):
+            self.refused += 1
+            self._refuse(ask, Fault.BUSY, VOICES_BUSY)
+            return
         for key, work in missing.items():
-            self._encoding[key] = []
-            self._encode(work)
-        waits = [key for key in ask.keys if key in self._encoding]
-        ask.new = bool(waits)
-        for key in set(waits):
-            self._encoding[key].append(ask)
+            self._line[key] = _Waiting(work)
+        waits = set(ask.keys) & self._line.keys()
         if not waits:
             self._give(ask, ask.keys[0], ask.found[ask.keys[0]])
+            return
+        ask.new = True
+        self._asks[ask.job] = ask
+        for key in waits:
+            self._line[key].asks.append(ask)
 
     def _key(self, voice: Voice) -> bytes:
         if voice.voice_id is None:

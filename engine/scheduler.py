@@ -31,6 +31,7 @@ from .api import (
     PushText,
     Resume,
     StreamId,
+    Voice,
 )
 from .batch import Batch
 from .config import Limits
@@ -61,6 +62,8 @@ from .text import FlushMark, Segment, TextFeed, TextLimitError
 from .voicing import Voicing
 from .warm import WarmTier
 
+VOICES_BUSY = "too many recordings are being prepared, try again later"
+VOICE_LATE = "the voice was not prepared in time, too many are, try again later"
 BATCH_BUSY = "as much batch work as is allowed is under way, try again later"
 
 
@@ -86,9 +89,7 @@ class Scheduler:
         self._awake: dict[StreamId, Stream] = {}
         self._opened = 0
         self._warm = WarmTier(spec.host_pages, spec.page_bytes)
-        self._voicing = Voicing(
-            defaults.prefix, self._memory, self._warm, limits.prefill_chunk_tokens, self.out
-        )
+        self._voicing = Voicing(defaults.prefix, self._memory, self._warm, limits, self.out)
         self._seating = Seating(self._batch, layout, self._voicing, limits, self.out, self._fail)
 
     # Commands ---------------------------------------------------------------------------------
@@ -136,15 +137,16 @@ class Scheduler:
                 return
         self._opened += 1
         stream = Stream(
-            opened=command,
+            opened=replace(command, voice=Voice()),  # its recordings are needed once
             opened_s=now,
             order=self._opened,
             sampling=self._defaults.resolved(command.sampling, self._fresh_seed()),
             feed=TextFeed(command.segmentation, self._defaults.max_segment_chars),
         )
         self._streams[stream.id] = stream
-        self._voicing.prepare(command.voice, stream)
         self._awake[stream.id] = stream
+        if not self._voicing.prepare(command.voice, stream):
+            self._fail(stream, Fault.BUSY, VOICES_BUSY)
 
     def _guarded(self, stream: Stream, action: Callable[[], None]) -> None:
         try:
@@ -218,6 +220,8 @@ class Scheduler:
         arriving = False
         self._seating.begin()
         self._memory.prefixes.await_entries(self._awaited())
+        for stream in self._voicing.overdue(now):
+            self._fail(stream, Fault.BUSY, VOICE_LATE)
         for stream in self._awake.values():
             if not stream.announced and self._voicing.has(stream):
                 self._announce(stream, now)
@@ -346,7 +350,7 @@ class Scheduler:
         """When :meth:`advance` or :meth:`plan` may have something to do without any message."""
         if self._seating.freed:
             return now
-        times = [self._batch.wake_s]
+        times = [self._batch.wake_s, self._voicing.overdue_s()]
         for stream in self._awake.values():
             times.append(stream.held_until_s)
             if self._reads(stream):
@@ -388,4 +392,4 @@ class Scheduler:
         figures = engine_stats(
             self._batch, self._memory.pool, hot, len(self._streams), awake, now, last_step_s
         )
-        return replace(figures, warm=self._warm.stats())
+        return replace(figures, warm=self._warm.stats(), voices_refused=self._voicing.refused)

@@ -33,7 +33,7 @@ from .config import EngineConfig
 from .decode import DecodeLoop, Inbound
 from .defaults import VoiceDefaults
 from .frontend import make_frontend
-from .jobs import CodecMessage, ToPrefill, VoiceJob
+from .jobs import CodecMessage, ToPrefill, ToVoice
 from .loading import LoadedModel, load_model
 from .prefill import Composer, Prefiller
 from .prompt import PromptBuilder
@@ -92,12 +92,13 @@ class SpeechEngine:
         )
         self._inbox: SimpleQueue[Inbound | None] = SimpleQueue()
         self._to_prefill: SimpleQueue[ToPrefill | None] = SimpleQueue()
-        self._to_voice: SimpleQueue[VoiceJob | Encoded | None] = SimpleQueue()
+        self._to_voice: SimpleQueue[ToVoice | Encoded | None] = SimpleQueue()
         self._to_encode: SimpleQueue[EncodeJob | None] = SimpleQueue()
         self._to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._codes = CodesTier(config.codes_bytes)
         self._cold = _cold_tier(config, self._fingerprint)
+        self._preparer: VoicePreparer | None = None
         self._encoder: VoiceEncoder | None = None
         self._loop: DecodeLoop | None = None
         self._stopping = False
@@ -153,10 +154,12 @@ class SpeechEngine:
             self._cold,
             self._fingerprint,
             self._runner.spec.frame_samples / self._runner.spec.sample_rate,
+            self._config.limits,
             self._to_voice,
             self._to_encode.put,
             self._inbox.put,
         )
+        self._preparer = preparer
         encoder = VoiceEncoder(
             self._runner,
             self._store,
@@ -202,13 +205,17 @@ class SpeechEngine:
         self._inbox.put(command)
 
     def stats(self) -> EngineStats:
-        if self._loop is None or self._encoder is None:
+        if self._loop is None or self._preparer is None or self._encoder is None:
             return EngineStats()
+        stats = self._loop.stats
         return replace(
-            self._loop.stats,
+            stats,
             codes=self._codes.stats(),
             cold=TierStats() if self._cold is None else self._cold.stats(),
             encoded=self._encoder.encoded,
+            voices_waiting=self._preparer.waiting,
+            voices_skipped=self._preparer.skipped,
+            voices_refused=stats.voices_refused + self._preparer.refused,
         )
 
     def voices(self) -> Sequence[VoiceInfo]:

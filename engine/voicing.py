@@ -7,10 +7,12 @@ cache may lose the pages and write them again, from the warm tier's copy or from
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .api import Voice
-from .jobs import Prefilled, PrefillJob, Saved, SaveJob, VoiceJob
+from .config import Limits
+from .jobs import Prefilled, PrefillJob, Saved, SaveJob, VoiceDrop, VoiceJob
 from .memory import Memory
 from .outgoing import Outgoing, chunked
 from .prefixes import Prefix, PrefixKey, prefix_key
@@ -21,7 +23,14 @@ from .warm import WarmTier
 
 @dataclass(slots=True, eq=False)
 class _Work:
+    """A voice until its job is answered. ``wanted``: also without a stream that waits for it."""
+
     voice: Voice
+    live: bool
+    size: int
+    """Bytes of its recordings."""
+    wanted: bool = False
+    dropped: bool = False
     waiting: list[Stream] = field(default_factory=list[Stream])
 
 
@@ -50,14 +59,16 @@ class Voicing:
         default: Int32Array,
         memory: Memory,
         warm: WarmTier,
-        chunk_tokens: int,
+        limits: Limits,
         out: Outgoing,
     ) -> None:
         self._default = default
         self._memory = memory
         self._warm = warm
-        self._chunk_tokens = chunk_tokens
+        self._limits = limits
         self._out = out
+        self.refused = 0
+        """Voices that were too much beside what is being prepared, or not there in time."""
         self._jobs = 0
         self._preparing: dict[int, _Work] = {}
         self._writing: dict[int, _Writing] = {}
@@ -65,34 +76,74 @@ class Voicing:
         self._default_key = prefix_key(default)
         self._request(default, self._default_key)
 
-    def prepare(self, voice: Voice, stream: Stream | None) -> None:
-        """Prepare ``voice``, once for all who ask for it meanwhile, and give it to ``stream``."""
+    def prepare(self, voice: Voice, stream: Stream | None) -> bool:
+        """Prepare ``voice``, once for all who ask for it meanwhile, and give it to ``stream``;
+        False: more recordings are held for others than go together with these."""
         if voice == Voice():
             self._give(self._default, self._default_key, [stream] if stream else [])
-            return
-        work = next((work for work in self._preparing.values() if work.voice == voice), None)
+            return True
+        live = stream is None or not stream.backfill
+        work = self._under_way(voice, live)
         if work is None:
+            size = _size(voice)
+            most = self._limits.voice_bytes // (1 if live else 2)
+            held = sum(work.size for work in self._preparing.values())
+            if size and held and held + size > most:
+                self.refused += 1
+                return False
             self._jobs -= 1
-            work = self._preparing[self._jobs] = _Work(voice)
-            self._out.voice.append(VoiceJob(self._jobs, voice))
-        if stream is not None:
+            work = self._preparing[self._jobs] = _Work(voice, live, size)
+            self._out.voice.append(VoiceJob(self._jobs, voice, live))
+        if stream is None:
+            work.wanted = True
+        else:
             work.waiting.append(stream)
+        return True
+
+    def _under_way(self, voice: Voice, live: bool) -> _Work | None:
+        """Work to join. Who listens joins no work that comes after everybody's: the voice thread
+        has them meet at the recording."""
+        for work in self._preparing.values():
+            if not work.dropped and (work.live or not live) and work.voice == voice:
+                return work
+        return None
 
     def prepared(self, job: int, columns: Int32Array) -> list[Stream]:
         """The streams that now have their prefix's columns, if not yet its KV."""
-        streams = self._preparing.pop(job).waiting
-        self._give(columns, prefix_key(columns), streams)
-        return streams
+        work = self._preparing.pop(job)
+        if not work.dropped:
+            self._give(columns, prefix_key(columns), work.waiting)
+        return work.waiting
 
     def failed(self, job: int) -> list[Stream]:
         """The streams that waited for a voice that cannot be had."""
         return self._preparing.pop(job).waiting
 
     def forget(self, stream: Stream) -> None:
-        """The stream is gone."""
+        """The stream is gone, and with it whatever only it waited for."""
+        for job, work in self._preparing.items():
+            if stream not in work.waiting:
+                continue
+            work.waiting.remove(stream)
+            if not (work.waiting or work.wanted):
+                work.dropped = True
+                self._out.voice.append(VoiceDrop(job))
+
+    def overdue(self, now: float) -> list[Stream]:
+        """Those who waited too long for their voice's recordings to be encoded."""
+        most_s = self._limits.voice_wait_s
+        late = [stream for stream in self._listeners() if stream.opened_s + most_s <= now]
+        self.refused += len(late)
+        return late
+
+    def overdue_s(self) -> float | None:
+        """When the next of them will have."""
+        opened_s = min((stream.opened_s for stream in self._listeners()), default=None)
+        return None if opened_s is None else opened_s + self._limits.voice_wait_s
+
+    def _listeners(self) -> Iterator[Stream]:
         for work in self._preparing.values():
-            if stream in work.waiting:
-                work.waiting.remove(stream)
+            yield from (stream for stream in work.waiting if not stream.backfill)
 
     def prefix_of(self, stream: Stream) -> Prefix | None:
         """The stream's prefix, asked for again when it is gone; its KV is there once it is
@@ -180,6 +231,12 @@ class Voicing:
         # Its own numbers, apart from the jobs of utterances.
         self._jobs -= 1
         self._writing[self._jobs] = _Writing(key, lent)
-        chunks = chunked(columns, 0, entry.pages, self._memory, self._chunk_tokens)
+        size = self._limits.prefill_chunk_tokens
+        chunks = chunked(columns, 0, entry.pages, self._memory, size)
         self._out.prefill.append(PrefillJob(self._jobs, chunks, False, lent))
         return entry
+
+
+def _size(voice: Voice) -> int:
+    own = sum(len(reference.audio) for reference in voice.references)
+    return own + sum(_size(speaker) for speaker in voice.speakers)

@@ -106,6 +106,7 @@ class _EngineCollector(Collector):
             ("streams_open", "Streams that the engine knows", now.streams_open),
             ("streams_waiting", "Streams that wait for a slot", now.streams_waiting),
             ("queue_age_seconds", "Longest wait for a slot at the moment", now.oldest_wait_s),
+            ("voices_waiting", "Voices whose recordings wait to be encoded", now.voices_waiting),
             ("kv_pages_used", "Pages of the KV cache in use", now.pages_used),
             ("kv_pages", "Pages of the KV cache", now.pages_total),
             ("batch_slots", "Slots that batch priority has", now.batch_slots),
@@ -119,6 +120,12 @@ class _EngineCollector(Collector):
             ("frames", "Codec frames generated", now.frames),
             ("parked", "Batch streams that lost their slot to live ones", now.parked),
             ("voices_encoded", "Voices whose recordings went through the codec", now.encoded),
+            ("voices_skipped", "Voices that nobody waited for any more", now.voices_skipped),
+            (
+                "voices_refused",
+                "Voices refused: too many beside others, or late",
+                now.voices_refused,
+            ),
         ):
             yield CounterMetricFamily(f"shoal_{name}", text, value)
         yield from _voice_tiers(

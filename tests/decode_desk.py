@@ -17,8 +17,8 @@ from shoal.engine.jobs import (
     Prefilled,
     PrefillJob,
     ToPrefill,
+    ToVoice,
     Utterance,
-    VoiceJob,
 )
 from shoal.engine.runner import StepPlan, StepResult
 from shoal.engine.scheduler import Scheduler
@@ -73,7 +73,7 @@ class Desk:
         self.inbox = inbox or Inbox()
         self.to_prefill = to_prefill or SimpleQueue[ToPrefill | None]()
         self.to_codec: SimpleQueue[CodecMessage | None] = SimpleQueue()
-        self.voices: list[VoiceJob] = []
+        self.voices: list[ToVoice] = []
         self.events: list[Event] = []
         limits: Limits = WIDE
         self.loop = DecodeLoop(

@@ -49,9 +49,10 @@ from shoal.engine.jobs import (
     Sounded,
     ToDecode,
     ToPrefill,
+    ToVoice,
     Utterance,
+    VoiceDrop,
     VoiceFailed,
-    VoiceJob,
     VoiceReady,
 )
 from shoal.engine.pacing import Playout
@@ -143,7 +144,7 @@ class Rig:
         self._prefills: deque[tuple[PrefillJob, deque[PrefillChunk]]] = deque()
         self.saves: deque[SaveJob] = deque()
         self.hold_saves = False
-        self.voices: deque[VoiceJob] = deque()
+        self.voices: deque[ToVoice] = deque()
         self._opened = 0
 
     # Commands ---------------------------------------------------------------------------------
@@ -230,6 +231,8 @@ class Rig:
         """Do what waits for the prefill thread and for the voice thread."""
         while self.voices and not self.hold_voices:
             job = self.voices.popleft()
+            if isinstance(job, VoiceDrop):
+                continue  # it was answered already
             columns = self._voice(job.voice)
             if columns is None:
                 self._report(VoiceFailed(job.job, *_UNKNOWN))

@@ -37,6 +37,7 @@ from shoal.engine.jobs import (
     Composed,
     ComposeJob,
     ToPrefill,
+    ToVoice,
     Utterance,
     VoiceJob,
     VoiceReady,
@@ -177,7 +178,7 @@ class Threads:
         )
         self.inbox, self.to_codec = Commands(), Sounds()
         self.to_prefill: SimpleQueue[ToPrefill | None] = SimpleQueue()
-        self.to_voice: SimpleQueue[VoiceJob | None] = SimpleQueue()
+        self.to_voice: SimpleQueue[ToVoice | None] = SimpleQueue()
         self.loop = DecodeLoop(
             self.runner,
             self.scheduler,
@@ -225,6 +226,8 @@ class Threads:
     def _voices(self) -> None:
         chance = random.Random(1)
         while (job := self.to_voice.get()) is not None:
+            if not isinstance(job, VoiceJob):
+                continue  # it was answered already
             time.sleep(chance.random() * 0.01)
             self.inbox.put(VoiceReady(job.job, columns_of(f"voice {job.voice.voice_id}")))
 

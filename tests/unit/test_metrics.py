@@ -34,6 +34,9 @@ def test_the_engine_is_asked_at_each_scrape_and_not_before() -> None:
             min_lead_s=0.3,
             pages_used=5,
             pages_total=9,
+            voices_waiting=4,
+            voices_skipped=5,
+            voices_refused=6,
         )
 
     metrics = Metrics(stats, slots=8)
@@ -45,6 +48,10 @@ def test_the_engine_is_asked_at_each_scrape_and_not_before() -> None:
     assert (page["shoal_streams_waiting"], page["shoal_queue_age_seconds"]) == (2, 0.5)
     assert (page["shoal_step_seconds"], page["shoal_engine_lead_seconds"]) == (0.02, 0.3)
     assert (page["shoal_frames_total"], page["shoal_kv_pages"]) == (7, 9)
+    voices = [
+        page[f"shoal_voices_{name}"] for name in ("waiting", "skipped_total", "refused_total")
+    ]
+    assert voices == [4, 5, 6]
 
 
 def test_every_tier_of_the_voice_cache_has_its_figures() -> None:

@@ -2,80 +2,21 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
 import pytest
-import soundfile as sf  # pyright: ignore[reportMissingTypeStubs]
 
 from shoal.engine.api import Fault, Reference, Voice
 from shoal.engine.audio_file import read_audio
-from shoal.engine.jobs import VoiceFailed, VoiceJob, VoiceReady
+from shoal.engine.config import Limits
+from shoal.engine.jobs import ToVoice, VoiceFailed, VoiceJob, VoiceReady
 from shoal.engine.prompt import PromptReference
 from shoal.engine.reference import Encoded, EncodeJob, VoiceEncoder, VoicePreparer
-from shoal.engine.runner import Int32Array
-from shoal.engine.tiers import CodesTier, ColdTier
-from shoal.engine.voices import MAX_REFERENCES, VoiceStore
-from tests.fakes import ScriptedRunner, spec
+from shoal.engine.voices import MAX_REFERENCES
 from tests.turns import BUILDER
-
-
-def wav(level: float, seconds: float = 1.2) -> bytes:
-    """A tone that comes and goes, as syllables do."""
-    file = io.BytesIO()
-    at = np.arange(int(16_000 * seconds))
-    wave = level * np.sin(at / 7) * np.sin(at / 1300)
-    sf.write(file, wave.astype(np.float32), 16_000, format="WAV", subtype="PCM_16")
-    return file.getvalue()
-
-
-LOUD, SOFT = Reference(wav(0.5), "loud"), Reference(wav(0.1), "soft")
-
-
-class Desk:
-    """A preparer and an encoder, whose work is done when a test says so."""
-
-    def __init__(self, root: Path | None = None, codes_bytes: int = 1 << 20) -> None:
-        self.runner = ScriptedRunner(
-            replace(spec(codebooks=8), sample_rate=16_000, frame_samples=1600)
-        )
-        self.store = None if root is None else VoiceStore(root)
-        self.known = CodesTier(codes_bytes)
-        self.cold = None if root is None else ColdTier(root / ".codes", "codec", 1 << 20)
-        self.reports: list[VoiceReady | VoiceFailed] = []
-        self.encodes: list[EncodeJob] = []
-        self.preparer = VoicePreparer(
-            BUILDER,
-            self.store,
-            self.known,
-            self.cold,
-            "codec",
-            0.1,
-            SimpleQueue(),
-            self.encodes.append,
-            self.reports.append,
-        )
-        self.encoder = VoiceEncoder(
-            self.runner, self.store, self.cold, "codec", SimpleQueue(), self.preparer.work
-        )
-        self._jobs = 0
-
-    def ask(self, voice: Voice) -> None:
-        self._jobs += 1
-        self.preparer.work(VoiceJob(self._jobs, voice))
-
-    def encode(self) -> None:
-        """What waits for the encoder."""
-        while self.encodes:
-            self.preparer.work(self.encoder.work(self.encodes.pop(0)))
-
-    def columns(self, job: int) -> Int32Array:
-        (found,) = (r for r in self.reports if r.job == job)
-        assert isinstance(found, VoiceReady)
-        return found.columns
+from tests.voice_desk import LOUD, SOFT, Desk, wav
 
 
 def test_a_recording_becomes_the_prefix_of_its_codes() -> None:
@@ -122,7 +63,7 @@ def test_audio_and_transcript_both_make_the_voice() -> None:
         desk.ask(Voice(references=(reference,)))
     # What is in which part must not matter only as a whole.
     desk.ask(Voice(references=(Reference(LOUD.audio + b"lo", "ud"),)))
-    assert len(desk.encodes) == 4
+    assert desk.preparer.waiting == 4
     desk.encode()
     assert not np.array_equal(desk.columns(1)[:, 0], desk.columns(3)[:, 0])
 
@@ -262,8 +203,8 @@ def test_several_voices_become_one_prefix_with_their_numbers(tmp_path: Path) -> 
     desk.store.add("ann", (LOUD, SOFT))
     other = Reference(wav(0.3), "third")
     desk.ask(Voice(speakers=(Voice("ann"), Voice(references=(other,)), Voice("ann"))))
-    assert len(desk.encodes) == 2, "a voice that comes twice is encoded once"
-    desk.preparer.work(desk.encoder.work(desk.encodes.pop()))
+    assert desk.preparer.waiting == 2, "a voice that comes twice is encoded once"
+    desk.preparer.take(desk.encoder.work(desk.encodes.pop()))
     assert not desk.reports, "not before the last one is there"
     desk.encode()
 
@@ -323,12 +264,16 @@ def test_the_loops_run_until_they_are_told_to_stop() -> None:
     jobs.put(None)
     VoiceEncoder(desk.runner, None, None, "codec", jobs, reports.append).run()
     assert [report.key for report in reports] == [b"k"] and reports[0].fault is None
-    inbox: SimpleQueue[VoiceJob | Encoded | None] = SimpleQueue()
+    inbox: SimpleQueue[ToVoice | Encoded | None] = SimpleQueue()
     inbox.put(VoiceJob(1, Voice("x")))
-    inbox.put(None)
     heard: list[VoiceReady | VoiceFailed] = []
+
+    def report(answer: VoiceReady | VoiceFailed) -> None:
+        heard.append(answer)
+        inbox.put(None)
+
     VoicePreparer(
-        BUILDER, None, desk.known, None, "c", 0.1, inbox, desk.encodes.append, heard.append
+        BUILDER, None, desk.known, None, "c", 0.1, Limits(), inbox, desk.encodes.append, report
     ).run()
     assert len(heard) == 1
 
