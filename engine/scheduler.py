@@ -40,10 +40,7 @@ from .figures import engine_stats
 from .jobs import (
     CodecDrop,
     CodecFinish,
-    CodecMark,
-    CodecSilence,
     Composed,
-    ComposeJob,
     Prefilled,
     Saved,
     Sounded,
@@ -55,10 +52,11 @@ from .layout import Layout
 from .memory import Memory, prefix_pages
 from .outgoing import Outgoing
 from .prefixes import PrefixKey
+from .reading import Reading
 from .runner import RunnerSpec, StepPlan, StepResult
 from .seating import Seating
 from .streams import Phase, Stream
-from .text import FlushMark, Segment, TextFeed, TextLimitError
+from .text import TextFeed, TextLimitError
 from .voicing import Voicing
 from .warm import WarmTier
 
@@ -90,6 +88,7 @@ class Scheduler:
         self._opened = 0
         self._warm = WarmTier(spec.host_pages, spec.page_bytes)
         self._voicing = Voicing(defaults.prefix, self._memory, self._warm, limits, self.out)
+        self._reading = Reading(self._batch, limits, self.out)
         self._seating = Seating(self._batch, layout, self._voicing, limits, self.out, self._fail)
 
     # Commands ---------------------------------------------------------------------------------
@@ -233,9 +232,13 @@ class Scheduler:
                 self._ask_for_voice(stream, now)
                 if stream.id not in self._streams:
                     continue
-            self._read(stream, now)
+            self._reading.read(stream, now)
             if stream.phase is Phase.IDLE and stream.announced:
-                self._next_utterance(stream, now)
+                if self._reading.next_utterance(stream, now):
+                    self.out.codec.append(CodecFinish(stream.id))
+                    self._remove(stream)
+                elif stream.at_rest:
+                    self._awake.pop(stream.id, None)
             if stream.phase is Phase.WAITING and stream.id in self._streams:
                 waiting.append(stream)
             arriving |= stream.arriving
@@ -265,76 +268,6 @@ class Scheduler:
         if prefix is None and stream.prefix is not None:
             self._seating.lacks_pages(stream, now)
 
-    def _read(self, stream: Stream, now: float) -> None:
-        """Take what the stream's text is ready to give."""
-        while self._reads(stream):
-            lead = stream.lead_s(now, self._batch.frame_s)
-            # Without a listener the cut is the same however fast the speech is made.
-            speaking = (
-                stream.backfill
-                or stream.phase is not Phase.IDLE
-                or (lead is not None and lead > self._limits.speaking_lead_s)
-            )
-            item = stream.feed.take(now, speaking)
-            match item:
-                case None:
-                    return
-                case Segment(text, speakable, speaker):
-                    # Only a hint: what can be said is for the model's front end to tell.
-                    if speakable and stream.text_s is None:
-                        stream.text_s = now
-                    stream.composing = True
-                    self.out.prefill.append(ComposeJob(stream.id, text, speaker))
-                case FlushMark():
-                    stream.ready.append(item)
-
-    def _reads(self, stream: Stream) -> bool:
-        return not stream.composing and len(stream.ready) < self._limits.held_results
-
-    def _next_utterance(self, stream: Stream, now: float) -> None:
-        """Between utterances: begin the next, or pass what needs no model, or come to rest."""
-        stream.held_until_s = None
-        while not stream.utterances and stream.ready:
-            match item := stream.ready[0]:
-                case FlushMark(mark):
-                    self.out.codec.append(CodecMark(stream.id, mark))
-                case Composed(text=text, utterances=()):
-                    if not self._silence(stream, text, now):
-                        break
-                case Composed():
-                    stream.utterances.extend(item.utterances)
-                    stream.text = item.text
-                    stream.text_s = now if stream.text_s is None else stream.text_s
-            stream.ready.popleft()
-            self._read(stream, now)
-        if stream.utterances:
-            stream.phase = Phase.WAITING
-            stream.waiting_since_s = now
-            return
-        if stream.composing:
-            return
-        if stream.ending and stream.feed.ended and not stream.ready:
-            self.out.codec.append(CodecFinish(stream.id))
-            self._remove(stream)
-            return
-        self._batch.unseat(stream)
-        if not stream.feed.pending and not stream.ready:
-            self._awake.pop(stream.id, None)
-
-    def _silence(self, stream: Stream, text: str, now: float) -> bool:
-        """Say nothing for a moment, unless the listener has enough or wants no more now."""
-        stream.begin_playing_anew(now, self._batch.frame_s)
-        lead = stream.lead_s(now, self._batch.frame_s) or 0.0
-        if stream.paused:
-            return False
-        if lead > self._limits.park_lead_s and not stream.backfill:
-            stream.held_until_s = now + lead - self._limits.park_lead_s
-            return False
-        frames = self._batch.frames_of(self._limits.silence_s)
-        stream.frames += frames
-        self.out.codec.append(CodecSilence(stream.id, text, frames))
-        return True
-
     def plan(self, now: float) -> StepPlan | None:
         """The next step, already counted as launched."""
         return self._batch.plan(now)
@@ -352,23 +285,12 @@ class Scheduler:
             return now
         times = [self._batch.wake_s, self._voicing.overdue_s()]
         for stream in self._awake.values():
-            times.append(stream.held_until_s)
-            if self._reads(stream):
-                times.append(stream.feed.deadline())
-                times.append(self._near_s(stream, now))
+            times.append(self._reading.due_s(stream, now))
             if stream.waiting_since_s is not None and not (stream.started or stream.backfill):
                 if not self._voicing.writing(stream):
                     times.append(stream.waiting_since_s + self._limits.wait_s)
         due = [when for when in times if when is not None]
         return max(now, min(due)) if due else None
-
-    def _near_s(self, stream: Stream, now: float) -> float | None:
-        """When the listener is so near that text which waits for a better cut waits no more."""
-        if stream.backfill or stream.phase is not Phase.IDLE or stream.feed.empty:
-            return None
-        lead = stream.lead_s(now, self._batch.frame_s)
-        spare = 0.0 if lead is None else lead - self._limits.speaking_lead_s
-        return now + spare if spare > 0.0 else None
 
     # Ends -------------------------------------------------------------------------------------
 
