@@ -158,14 +158,14 @@ def test_a_stream_with_something_left_is_not_at_rest(kept: str) -> None:
 
 
 def test_silence_waits_for_a_listener_who_has_enough() -> None:
-    at, stream = desk(), stream_of("...", mark=7)
+    at, stream = desk(), stream_of("...", mark=7, ends=True)
     hears(stream, 5.0)
     at.reading.read(stream, 0.0)
     at.composed(stream)
     assert not at.reading.next_utterance(stream, 0.5)
     assert not at.out.codec and stream.ready
     assert at.reading.due_s(stream, 0.5) == pytest.approx(2.0), "when three seconds are left"
-    assert not at.reading.next_utterance(stream, 2.0)
+    assert at.reading.next_utterance(stream, 2.0)
     assert [type(message) for message in at.out.codec] == [CodecSilence, CodecMark]
     assert at.reading.due_s(stream, 2.0) is None
 
