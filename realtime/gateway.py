@@ -211,7 +211,7 @@ class Gateway:
     ) -> Refusal | None:
         """Why this client may not connect now, or ``None``.
 
-        ``takes_token``: a single-use token does for a key. It is spent when nothing else refuses.
+        ``takes_token``: a single-use token does for a key; ``claim`` spends it.
         """
         unknown = self.unauthorised(headers, query, takes_token)
         if unknown is not None:
@@ -222,23 +222,22 @@ class Gateway:
             return self._refused("starting", Refusal(503, "Server is starting", RETRY_AFTER_S))
         if self._sockets >= self.config.max_sockets:
             return self._refused("sockets", Refusal(429, "Too many connections", RETRY_AFTER_S))
-        if takes_token and self.ledger is None:
-            if (key := auth.presented_key(headers, query)) is not None:
-                self.tokens.spend(key)
         return None
 
     async def claim(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Refusal | None:
-        """Spend the token of a client that ``refusal`` let in and that is counted since, where
-        others may have spent it; why it may not connect after all, or ``None``."""
+        """Spend the token of a client that ``refusal`` let in and that is counted since; why it
+        may not connect after all, or ``None``. Call it last: nothing else may refuse afterwards."""
         key = auth.presented_key(headers, query)
-        ticket = None if key is None or self.ledger is None else self.tokens.ticket(key)
-        if self.ledger is None or ticket is None or not self.config.api_keys:
+        ticket = None if key is None else self.tokens.ticket(key)
+        if key is None or ticket is None or not self.config.api_keys:
             return None
         try:
-            if await self.ledger.claim(ticket):
-                return None
+            ledger = self.ledger
+            spent = self.tokens.spend(key) if ledger is None else await ledger.claim(ticket)
         except LedgerAway:
             return self._refused("ledger", Refusal(503, "Try again", RETRY_AFTER_S))
+        if spent:
+            return None
         return self._refused("auth", Refusal(401, "Invalid or missing API key"))
 
     def _refused(self, reason: str, refusal: Refusal) -> Refusal:

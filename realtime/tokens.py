@@ -103,11 +103,10 @@ class Tokens:
         ticket = self.ticket(key)
         return ticket is not None and not self._spent.full and ticket.id not in self._spent
 
-    def spend(self, key: str) -> None:
-        """It opens nothing here any more. Anything that is no token is left alone."""
+    def spend(self, key: str) -> bool:
+        """It opens nothing here any more. False when it opened nothing before, either."""
         ticket = self.ticket(key)
-        if ticket is not None:
-            self._spent.add(ticket)
+        return ticket is not None and self._spent.add(ticket)
 
     def _sign(self, body: bytes) -> bytes:
         return hmac.digest(self._secret, body, "sha256")[:_MAC_BYTES]

@@ -83,6 +83,33 @@ async def test_a_token_opens_one_socket(serve: Serve, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        (SINGLE + "&single_use_token=", SINGLE.replace("pcm_", "midi_") + "&single_use_token="),
+        (MULTI + "&single_use_token=", MULTI.replace("alice", ".") + "&single_use_token="),
+        (SPEAK + "&token=", SPEAK.replace("24000", "11025") + "&token="),
+    ],
+)
+async def test_a_handshake_that_is_refused_spends_no_token(
+    serve: Serve, path: str, wrong: str
+) -> None:
+    server = serve(api_keys=("secret",))
+    key = {"Authorization": "Bearer secret"}
+    answer = (await asyncio.to_thread(post, server, "/v1/tokens", b"", **key))[2]
+    token = json.loads(answer)["token"]
+    with pytest.raises(InvalidStatus) as refused:
+        async with wire(server, wrong + token):
+            pass
+    assert refused.value.response.status_code == 400
+    async with wire(server, path + token):
+        pass
+    with pytest.raises(InvalidStatus) as refused:
+        async with wire(server, path + token):
+            pass
+    assert refused.value.response.status_code == 401
+
+
+@pytest.mark.parametrize(
     ("path", "header", "body"),
     [
         ("/v1/audio/speech", "Authorization: Bearer", {"input": "Hi."}),
