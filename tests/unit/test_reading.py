@@ -162,6 +162,8 @@ def test_silence_waits_for_a_listener_who_has_enough() -> None:
     hears(stream, 5.0)
     at.reading.read(stream, 0.0)
     at.composed(stream)
+    at.reading.read(stream, 0.5)
+    assert stream.feed.ended
     assert not at.reading.next_utterance(stream, 0.5)
     assert not at.out.codec and stream.ready
     assert at.reading.due_s(stream, 0.5) == pytest.approx(2.0), "when three seconds are left"
