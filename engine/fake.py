@@ -2,14 +2,14 @@
 
 For tests, demos and load-test dry runs. It keeps the port's promises: slots that a stream holds
 only while it speaks, a bounded wait, cancel and pause at a step's boundary, batches of events in
-order. What it says is a pure function of text, voice and seed. One thread owns all state; commands
-come in by a queue.
+order. Text is cut by the rules of the real engine, but every sentence is a segment, however short,
+so that what it says is a function of text, flushes, voice and seed alone while text comes without
+long pauses. One thread owns all state; commands come in by a queue.
 """
 
 from __future__ import annotations
 
 import queue
-import re
 import threading
 import time
 from collections import deque
@@ -46,11 +46,15 @@ from .api import (
     VoiceInfo,
 )
 from .fake_tone import frame, frame_count, pitch_hz
+from .spans import Span
+from .text import FlushMark, Segment, TextFeed, TextLimitError
 from .voices import UnknownVoice, VoiceStore
 
 CHUNK_FRAMES = 2
-MAX_WAITING_CHARS = 1 << 20
-_SENTENCE_END = re.compile(r"[.!?。！？\n]+(?=\s)")
+SILENCE_FRAMES = 2
+"""What is heard instead of text with nothing to speak in it."""
+HELD_SEGMENTS = 2
+_TICK_S = 0.02  # how often is looked whether somebody waited too long, or text was long enough
 _AUDIO_MAGIC = (b"RIFF", b"ID3", b"fLaC", b"OggS", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")
 
 
@@ -59,9 +63,8 @@ class _Stream:
     """One turn; owned by the engine's thread."""
 
     open: Open
-    ready: deque[str | int] = field(default_factory=deque[str | int])  # a segment, or a mark
-    buffer: str = ""
-    ended: bool = False
+    feed: TextFeed
+    ready: deque[Segment | FlushMark] = field(default_factory=deque["Segment | FlushMark"])
     paused: bool = False
     slot: bool = False
     waiting_since_s: float | None = None
@@ -71,6 +74,7 @@ class _Stream:
     spoken: int = 0  # and those that it had
     held: list[bytes] = field(default_factory=list[bytes])  # frames not yet delivered
     seq: int = 0
+    timed: bool = False
     frames: int = 0
     samples: int = 0
     segments: int = 0
@@ -82,6 +86,14 @@ class _Stream:
     @property
     def has_work(self) -> bool:
         return bool(self.speaking or self.held or self.ready)
+
+    def read(self, now_s: float) -> None:
+        """Take what its text is ready to give. There is always more to hear first: no early cut."""
+        while len(self.ready) < HELD_SEGMENTS:
+            item = self.feed.take(now_s, True)
+            if item is None:
+                return
+            self.ready.append(item)
 
 
 class FakeEngine:
@@ -172,11 +184,11 @@ class FakeEngine:
     def _take_commands(self, events: list[Event]) -> bool:
         """Apply what has come in; block while there is nothing else to do. False: stop."""
         streams = self._streams.values()
-        waiting = any(s.waiting_since_s is not None for s in streams)
+        ticks = any(s.waiting_since_s is not None or not s.feed.empty for s in streams)
         block = not any(s.slot and not s.paused and s.has_work for s in streams)
         while True:
             try:
-                command = self._commands.get(block, timeout=0.02 if waiting else None)
+                command = self._commands.get(block, timeout=_TICK_S if ticks else None)
             except queue.Empty:
                 return True
             if command is None:
@@ -188,8 +200,8 @@ class FakeEngine:
         match command:
             case Prepare():
                 return
-            case Open(stream=stream, voice=voice):
-                self._streams[stream] = _Stream(command)
+            case Open(stream=stream, voice=voice, segmentation=rules):
+                self._streams[stream] = _Stream(command, TextFeed(replace(rules, min_chars=0)))
                 if problem := self._problem(voice):
                     self._fail(stream, Fault.CLIENT, problem, events)
                 else:
@@ -207,34 +219,22 @@ class FakeEngine:
         command: PushText | Flush | EndText | Pause | Resume,
         events: list[Event],
     ) -> None:
-        match command:
-            case PushText(text=text) if not stream.ended:
-                stream.buffer += text
-                if stream.first_text_s is None:
-                    stream.first_text_s = time.monotonic()
-                if len(stream.buffer) > MAX_WAITING_CHARS:
-                    self._fail(command.stream, Fault.CLIENT, "too much text is waiting", events)
-                while end := _SENTENCE_END.search(stream.buffer):
-                    stream.ready.append(stream.buffer[: end.end()])
-                    stream.buffer = stream.buffer[end.end() :]
-            case Flush(mark=mark):
-                self._cut(stream)
-                stream.ready.append(mark)
-            case EndText():
-                self._cut(stream)
-                stream.ended = True
-            case Pause():
-                stream.paused = True
-            case Resume():
-                stream.paused = False
-            case _:
-                pass
-
-    @staticmethod
-    def _cut(stream: _Stream) -> None:
-        if stream.buffer:
-            stream.ready.append(stream.buffer)
-            stream.buffer = ""
+        try:
+            match command:
+                case PushText(text=text):
+                    if stream.first_text_s is None:
+                        stream.first_text_s = time.monotonic()
+                    stream.feed.push(text, time.monotonic())
+                case Flush(mark=mark):
+                    stream.feed.flush(mark)
+                case EndText():
+                    stream.feed.end()
+                case Pause():
+                    stream.paused = True
+                case Resume():
+                    stream.paused = False
+        except TextLimitError as error:
+            self._fail(command.stream, Fault.CLIENT, str(error), events)
 
     def _problem(self, voice: Voice) -> str:
         if voice.speakers:
@@ -282,16 +282,21 @@ class FakeEngine:
 
     def _settle(self, stream_id: StreamId, stream: _Stream, events: list[Event]) -> None:
         """Answer marks and the end where no audio stands before them."""
+        stream.read(time.monotonic())
         while not stream.speaking and not stream.held and stream.ready:
             match stream.ready[0]:
-                case int() as mark:
+                case FlushMark(mark):
                     events.append(Flushed(stream_id, mark, stream.samples))
-                case text if any(character.isalnum() for character in text):
-                    return
-                case _:
-                    pass
+                case Segment(text, speakable, _, span):
+                    if speakable or stream.paused:
+                        return
+                    self._begin(stream_id, stream, text, span, events)
+                    quiet = bytes(2 * SILENCE_FRAMES * self._info.frame_samples)
+                    stream.frames += SILENCE_FRAMES
+                    self._deliver_sound(stream_id, stream, quiet, None, events)
             stream.ready.popleft()
-        if stream.ended and not stream.has_work:
+            stream.read(time.monotonic())
+        if stream.feed.ended and not stream.has_work:
             events.append(Finished(stream_id, stream.frames, stream.samples, stream.segments))
             del self._streams[stream_id]
         elif not stream.has_work:
@@ -307,17 +312,15 @@ class FakeEngine:
         return stepped
 
     def _speak(self, stream_id: StreamId, stream: _Stream, events: list[Event]) -> None:
-        if not stream.speaking and stream.ready and isinstance(stream.ready[0], str):
-            text = stream.ready.popleft()
-            assert isinstance(text, str)
-            if self._fails_on and self._fails_on in text:
+        if not stream.speaking and isinstance(segment := stream.ready[0], Segment):
+            stream.ready.popleft()
+            if self._fails_on and self._fails_on in segment.text:
                 self._fail(stream_id, Fault.ENGINE, "the engine failed", events)
                 return
             info = self._info
-            stream.speaking = frame_count(text, info.sample_rate, info.frame_samples)
+            stream.speaking = frame_count(segment.text, info.sample_rate, info.frame_samples)
             stream.spoken = 0
-            events.append(SegmentStarted(stream_id, stream.segments, text, stream.samples))
-            stream.segments += 1
+            self._begin(stream_id, stream, segment.text, segment.span, events)
         stream.held.append(self._next_frame(stream))
         stream.speaking -= 1
         stream.spoken += 1
@@ -327,18 +330,36 @@ class FakeEngine:
             return
         samples = b"".join(stream.held)
         stream.held.clear()
-        events.append(Pcm(stream_id, stream.seq, samples, self._timing(stream)))
+        self._deliver_sound(stream_id, stream, samples, self._timing(stream), events)
+        self._settle(stream_id, stream, events)
+
+    @staticmethod
+    def _begin(
+        stream_id: StreamId, stream: _Stream, text: str, span: Span, events: list[Event]
+    ) -> None:
+        events.append(SegmentStarted(stream_id, stream.segments, text, stream.samples, span))
+        stream.segments += 1
+
+    @staticmethod
+    def _deliver_sound(
+        stream_id: StreamId,
+        stream: _Stream,
+        samples: bytes,
+        timing: Timing | None,
+        events: list[Event],
+    ) -> None:
+        events.append(Pcm(stream_id, stream.seq, samples, timing))
         stream.seq += 1
         stream.samples += len(samples) // 2
-        self._settle(stream_id, stream, events)
 
     def _next_frame(self, stream: _Stream) -> bytes:
         at_hz = pitch_hz(stream.open.voice.voice_id or "", stream.open.sampling.seed or 0)
         return frame(stream.spoken, at_hz, self._info.sample_rate, self._info.frame_samples)
 
     def _timing(self, stream: _Stream) -> Timing | None:
-        if stream.seq or stream.first_text_s is None:
+        if stream.timed or stream.first_text_s is None:
             return None
+        stream.timed = True
         now_s = time.monotonic()
         return Timing(stream.slot_s - stream.first_text_s, 0.0, now_s - stream.slot_s, 0.0)
 

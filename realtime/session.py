@@ -64,7 +64,7 @@ from .effects import (
 from .listening import Listening
 from .opening import open_command, requested_voice
 from .sent_text import SentText
-from .turn_text import MAX_MARKS, TurnText
+from .turn_text import MAX_MARKS, Mark, TurnText
 from .unread import nothing_unread
 
 SILENCE_S = 0.4
@@ -181,7 +181,7 @@ class Session:
             return []
         match event:
             case api.Pcm(samples=samples):
-                turn.text.sounded()
+                turn.text.sounded(samples)
                 return [*_said(turn.alignment.audio(samples)), Encode(samples)]
             case api.SegmentStarted(index=index, text=text, span=span):
                 turn.text.began(span.begin, span.place(len(text)))
@@ -189,11 +189,11 @@ class Session:
             case api.Flushed():
                 mark = turn.text.reached()
                 aligned = _said(turn.alignment.end_segment(mark.chars))
-                silence = self._silence_if(turn, turn.text.soundless(mark))
+                silence = self._silence_for(turn, mark)
                 return [*aligned, *silence, EncodeFlush(mark.id)]
             case api.Finished():
                 aligned = _said(turn.alignment.end_segment(turn.text.sent.chars))
-                silence = self._silence_if(turn, turn.text.soundless(None))
+                silence = self._silence_for(turn, None)
                 return [*aligned, *silence, EncodeEnd(), *self._finish(turn)]
             case api.Failed(fault=fault, message=message):
                 return self._fail(_CODE_OF[fault], message, cancel=False)
@@ -324,11 +324,11 @@ class Session:
             effects += self._close(GOING_AWAY, "server is shutting down")
         return effects
 
-    def _silence_if(self, turn: _Turn, soundless: bool) -> list[Effect]:
-        """Silence in place of text that had words but made no sound."""
-        if not soundless:
+    def _silence_for(self, turn: _Turn, mark: Mark | None) -> list[Effect]:
+        """Silence in place of text before ``mark``, or before the end, that made no sound."""
+        samples = turn.text.lacking(mark, int(SILENCE_S * self._rules.sample_rate))
+        if not samples:
             return []
-        samples = int(SILENCE_S * self._rules.sample_rate)
         turn.alignment.silence(samples)
         return [Encode(bytes(2 * samples))]
 

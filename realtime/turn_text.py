@@ -37,7 +37,8 @@ class TurnText:
         self._unflushed = False  # text since the last mark
         self._unspoken = False  # non-blank text since the last mark
         self._done_chars = 0  # the engine is through with, or at
-        self._sounded = False  # audio since the last mark that was reached
+        self._sounded = False  # anything to hear since the last mark that was reached
+        self._silence = 0  # samples that were silent, before that
 
     # From the client ----------------------------------------------------------------------------
 
@@ -63,8 +64,12 @@ class TurnText:
         self._done_chars = max(self._done_chars, end)
         self.sent.forget(begin)
 
-    def sounded(self) -> None:
-        self._sounded = True
+    def sounded(self, samples: bytes) -> None:
+        """Audio, s16le; what is only zeros is no sound."""
+        if self._sounded or any(samples):
+            self._sounded = True
+        else:
+            self._silence += len(samples) // 2
 
     def reached(self) -> Mark:
         """The next mark: all before it was spoken."""
@@ -72,11 +77,14 @@ class TurnText:
         self._done_chars = max(self._done_chars, mark.chars)
         return mark
 
-    def soundless(self, mark: Mark | None) -> bool:
-        """Whether the words before ``mark``, or before the end, made no sound. Asked once each."""
+    def lacking(self, mark: Mark | None, least: int) -> int:
+        """Samples of silence that are missing until the text before ``mark``, or before the end,
+        has ``least``, if it had any and made no sound. Asked once each."""
         worded = self._unspoken if mark is None else mark.worded
-        sounded, self._sounded = self._sounded, False
-        return worded and not sounded
+        lacks = worded and not self._sounded
+        missing = max(0, least - self._silence) if lacks else 0
+        self._sounded, self._silence = False, 0
+        return missing
 
     # What is so ---------------------------------------------------------------------------------
 

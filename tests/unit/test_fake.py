@@ -139,11 +139,13 @@ def test_flush_speaks_what_is_there_and_is_not_the_end(drive: Callable[..., Driv
     assert isinstance(driver.until_over()[-1], Finished)
 
 
-def test_nothing_speakable_finishes_without_samples(drive: Callable[..., Driver]) -> None:
+def test_text_that_cannot_be_spoken_is_a_moment_of_silence(drive: Callable[..., Driver]) -> None:
     driver = drive()
     driver.submit(Open(S), PushText(S, "... \U0001f600 "), EndText(S))
-    last = driver.until_over()[-1]
-    assert isinstance(last, Finished) and last.samples == 0
+    events = driver.until_over()
+    last = events[-1]
+    assert isinstance(last, Finished) and last.samples == last.frames * 1200 == 2400
+    assert audio(events) == bytes(4800)
 
 
 def test_cancel_silences_a_stream_and_frees_its_slot(drive: Callable[..., Driver]) -> None:

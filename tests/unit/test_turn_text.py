@@ -61,20 +61,33 @@ def test_so_many_marks_may_wait() -> None:
     assert not text.full
 
 
-def test_only_words_without_sound_are_soundless_and_each_stretch_by_itself() -> None:
+def test_only_text_without_sound_lacks_silence_and_each_stretch_by_itself() -> None:
     text = TurnText(SentText())
     text.push("...")
     text.mark(None)
     text.push("One.")
-    assert text.soundless(text.reached())
-    text.sounded()
-    assert not text.soundless(None)
-    assert text.soundless(None), "the sound was of the stretch before"
+    assert text.lacking(text.reached(), 100) == 100
+    text.sounded(b"\0\0\1\0")
+    assert text.lacking(None, 100) == 0
+    assert text.lacking(None, 100) == 100, "the sound was of the stretch before"
+
+
+def test_silence_that_the_engine_made_need_not_be_made_again() -> None:
+    text = TurnText(SentText())
+    text.push("...")
+    text.sounded(bytes(2 * 30))
+    text.sounded(bytes(2 * 10))
+    assert text.lacking(None, 100) == 60
+    text.sounded(bytes(2 * 300))
+    assert text.lacking(None, 100) == 0
+    text.sounded(bytes(2 * 30))
+    text.sounded(b"\1\0")
+    assert text.lacking(None, 100) == 0
 
 
 def test_blank_text_has_no_words() -> None:
     text = TurnText(SentText())
     text.push(" \n")
-    assert text.unflushed and not text.worded and not text.soundless(None)
+    assert text.unflushed and not text.worded and not text.lacking(None, 100)
     text.push("x")
     assert text.worded
