@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -218,6 +219,36 @@ class Laptop(Fleet):
         del deployment["num_replicas"]
         deployment |= {**scaling, "ray_actor_options": {"num_cpus": 0.5}}
         return config
+
+
+class Contended:
+    """How many times as long things take as on a machine that does nothing else: a thread that
+    works for a moment now and then counts how long it is given the processor for that."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._worked_s = self._took_s = 0.0
+
+    @property
+    def times(self) -> float:
+        return max(1.0, self._took_s / self._worked_s) if self._worked_s else 1.0
+
+    def __enter__(self) -> Contended:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.02):
+            began_s, worked_s = time.monotonic(), time.thread_time()
+            while time.thread_time() - worked_s < 0.002:
+                pass
+            self._worked_s += time.thread_time() - worked_s
+            self._took_s += time.monotonic() - began_s
 
 
 async def until(found: Callable[[], bool], limit_s: float = 30.0) -> float:

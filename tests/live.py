@@ -38,7 +38,7 @@ from shoal.engine.runner import (
 )
 from shoal.engine.service import SpeechEngine
 
-ENOUGH_S = 60.0
+ENOUGH_S = 240.0
 
 
 class Recording:

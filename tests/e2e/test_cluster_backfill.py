@@ -23,7 +23,7 @@ pytest.importorskip("ray")
 
 from shoal.deploy import cluster
 from shoal.deploy.haproxy import haproxy_environment
-from tests.fleet import Fleet, callers, kill, until
+from tests.fleet import Contended, Fleet, callers, kill, until
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -176,7 +176,8 @@ async def test_backfill_gives_way_to_a_burst_within_a_second_and_loses_nothing(
         await until(lambda: spoken(out) >= 2)
         burst_s = time.monotonic()
         async with callers(nodes.fleet, 7) as ended:
-            gone_s = await until(lambda: workers_alive() == 0) - burst_s
+            with Contended() as contended:
+                gone_s = await until(lambda: workers_alive() == 0) - burst_s
             before = spoken(out)
             await asyncio.to_thread(nodes.fleet.wait_for, NODES, 40)
             up_s = time.monotonic() - burst_s
@@ -185,7 +186,7 @@ async def test_backfill_gives_way_to_a_burst_within_a_second_and_loses_nothing(
             f"{up_s:.1f} s; {len(ended)} live turns; {before} of {LINES} lines were done"
         )
         assert {told.reason for told, _ in ended} == {"stop"}
-        assert gone_s < 1.0
+        assert gone_s < contended.times
         assert before < LINES
         back_s = await until(lambda: workers_alive() > 0, 60) - burst_s
         await until(lambda: spoken(out) > before + 2, 60)
@@ -226,7 +227,8 @@ async def test_replicas_that_wait_for_a_place_get_one_within_a_second(
         asked_s = time.monotonic()
         await asyncio.to_thread(cluster.deploy, place, nodes.fixed(NODES))
         told_s = time.monotonic() - asked_s
-        gone_s = await until(lambda: workers_alive() == 0) - asked_s
+        with Contended() as contended:
+            gone_s = await until(lambda: workers_alive() == 0) - asked_s
         await asyncio.to_thread(nodes.fleet.wait_for, NODES, 40)
         await asyncio.to_thread(cluster.deploy, place, nodes.fixed(1))
         printed, _ = await asyncio.to_thread(driver.communicate, timeout=90)
@@ -237,5 +239,5 @@ async def test_replicas_that_wait_for_a_place_get_one_within_a_second(
         f"every worker gone {gone_s * 1e3:.0f} ms after more replicas were asked for, of which "
         f"the asking took {told_s * 1e3:.0f} ms; {printed.strip()}"
     )
-    assert gone_s - told_s < 1.0
+    assert gone_s - told_s < contended.times
     check(out)

@@ -40,7 +40,7 @@ from tests.e2e.conftest import Heard, Serve, Server, live
 pytest.importorskip("ray")
 
 from shoal.deploy import cluster
-from tests.fleet import Laptop, until
+from tests.fleet import Contended, Laptop, until
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -192,7 +192,7 @@ async def test_a_killed_replica_takes_only_its_own_streams_along_and_a_retry_spe
         asyncio.create_task(speak(fleet.http, STORY, seed, begun=one))
         for seed, one in enumerate(begun)
     ]
-    await asyncio.wait_for(asyncio.gather(*(one.wait() for one in begun)), 30)
+    await asyncio.wait_for(asyncio.gather(*(one.wait() for one in begun)), 120)
     os.kill(fleet.replica_processes()[0], signal.SIGKILL)
     ended = await asyncio.gather(*turns)
     lost = {seed: one for seed, one in enumerate(ended) if one.heard.reason is None}
@@ -315,7 +315,8 @@ async def test_backfill_gives_way_to_live_turns_and_every_line_is_spoken_once(
         await until(lambda: len(list(out.glob("*.wav"))) >= 1, 60)
         begun_s = time.monotonic()
         burst = [asyncio.create_task(speak(fleet.http, STORY, seed)) for seed in range(5)]
-        gone_s = await until(lambda: not fleet.worker_processes()) - begun_s
+        with Contended() as contended:
+            gone_s = await until(lambda: not fleet.worker_processes()) - begun_s
         done = len(list(out.glob("*.wav")))
         live_turns = await asyncio.gather(*burst)
         printed, _ = await asyncio.to_thread(driver.communicate, timeout=90)
@@ -327,7 +328,7 @@ async def test_backfill_gives_way_to_live_turns_and_every_line_is_spoken_once(
         f"all after {time.monotonic() - begun_s:.1f} s: {printed.strip()}"
     )
     assert driver.returncode == 0
-    assert gone_s < 1.0 and done < LINES
+    assert gone_s < contended.times and done < LINES
     assert {one.heard.reason for one in live_turns} == {"stop"}
     for seed, one in enumerate(live_turns):
         check_alike(one.samples, stories[seed])

@@ -301,6 +301,7 @@ def test_a_cancelled_stream_leaves_nothing_behind(tiny: Live) -> None:
     assert stats.pages_used <= max(idle, 1)
 
 
+@pytest.mark.timeout(900)  # a minute on two cores that have nothing else to do
 def test_five_minutes_of_text_are_spoken_to_their_end() -> None:
     sentences = [
         f"The {WORDS[n % 10]} by the {WORDS[(n // 10 + n) % 10]} was quiet that morning, and the "
@@ -314,7 +315,7 @@ def test_five_minutes_of_text_are_spoken_to_their_end() -> None:
     engine = Live(SpeechEngine(config, model=replace(loaded, runner=runner)), runner)
     try:
         stream = engine.speak(" ".join(sentences), Sampling(seed=5))
-        engine.wait(stream, within_s=240.0)
+        engine.wait(stream, within_s=800.0)
         take, end = engine.takes[stream], engine.takes[stream].end
     finally:
         engine.engine.stop()
