@@ -190,8 +190,8 @@ class Flushed:
 class Heard:
     """How much of a turn's text was played, by its alignment; an estimate as that is.
 
-    ``text`` is the part that was heard, as the client sent it, of at most the turn's last 256
-    segments; ``chars`` counts from the turn's first.
+    ``text`` is what the client sent up to the end of what was heard, or the last 100,000
+    characters of that; ``chars`` counts code points from the turn's first.
     """
 
     text: str = field(repr=False)

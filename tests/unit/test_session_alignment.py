@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal.engine import api
 from shoal.engine.text import Segment, TextFeed
 from shoal.proto.messages import Aligned, Cancel, Flush, Heard, Played, Start, Stop, Text
-from shoal.realtime.effects import Effect, Encode, EncodeEnd, EncodeFlush, SayCancelled, ToClient
+from shoal.realtime.effects import (
+    Effect,
+    Encode,
+    EncodeEnd,
+    EncodeFlush,
+    SayCancelled,
+    ToClient,
+    ToEngine,
+)
 from shoal.realtime.session import Session
 from tests.sessions import REQUEST, S1, finished, new_session, speaking
 
@@ -155,3 +165,92 @@ def test_what_was_heard_is_what_was_sent_up_to_there(played_s: float, text: str)
 def test_of_a_turn_that_is_over_and_was_played_all_was_heard() -> None:
     assert heard_of(CODE, 4.0, over=True) == Heard(CODE, len(CODE))
     assert heard_of("Look:\n```\ncode\n```", 9.0, over=True) == Heard("Look:\n```\ncode\n```", 18)
+
+
+PIECES = st.lists(
+    st.lists(
+        st.sampled_from(
+            [
+                *(
+                    "Hello",
+                    "one two",
+                    ". ",
+                    ".",
+                    "! ",
+                    ", ",
+                    "\n",
+                    "\n\n",
+                    " ",
+                    "  ",
+                    "3.14",
+                    "你好。",
+                ),
+                *("\n```\n", "```", "`", "x = 1", "[warm] ", "[", "<|speaker:1|>", "<b>", "\x00"),
+                *("👩‍👧", "e\u0301", "\ufffd", "**", '"', "\r\n", "\ufeff"),
+            ]
+        ),
+        max_size=12,
+    ).map("".join),
+    max_size=12,
+)
+
+
+class Pushed:
+    """A feed that takes what a session tells the engine, and what comes of it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.feed = TextFeed()
+        self.index = 0
+        self.samples = 0
+
+    def tell(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ToEngine(api.PushText(text=text)):
+                    self.feed.push(text, 0.0)
+                case ToEngine(api.Flush(mark=mark)):
+                    self.feed.flush(mark)
+                case ToEngine(api.EndText()):
+                    self.feed.end()
+                case _:
+                    pass
+
+    def speak(self) -> None:
+        """All that is ready; the more characters a segment has, the longer it is."""
+        while (item := self.feed.take(0.0, self.index > 0)) is not None:
+            if not isinstance(item, Segment):
+                self.session.engine_event(api.Flushed(S1, item.mark, self.samples))
+                continue
+            started = api.SegmentStarted(S1, self.index, item.text, self.samples, item.span)
+            self.session.engine_event(started)
+            sound = b"\1\0" * (2400 * len(item.text))
+            self.session.engine_event(api.Pcm(S1, self.index, sound))
+            self.index += 1
+            self.samples += len(sound) // 2
+
+
+@given(PIECES, st.lists(st.booleans(), min_size=12), st.booleans())
+def test_what_was_heard_begins_what_was_sent_and_grows_with_what_was_played(
+    pieces: list[str], flushes: list[bool], stop: bool
+) -> None:
+    def at(played_s: float) -> Heard:
+        session = speaking()
+        pushed = Pushed(session)
+        for text, flush in zip(pieces, flushes, strict=False):
+            pushed.tell(session.receive(Text(text)))
+            if flush:
+                pushed.tell(session.receive(Flush()))
+            pushed.speak()
+        if stop:
+            pushed.tell(session.receive(Stop()))
+            pushed.speak()
+        [cut] = [e for e in session.receive(Cancel(played_s)) if isinstance(e, SayCancelled)]
+        assert cut.heard is not None
+        return cut.heard
+
+    sent = "".join(pieces)
+    heard = [at(played_s) for played_s in (0.0, 0.3, 1.0, 2.5, 5.0, 20.0, 1000.0)]
+    assert [sent[: one.chars] for one in heard] == [one.text for one in heard]
+    assert [one.chars for one in heard] == sorted(one.chars for one in heard)
+    assert heard[0] == Heard("", 0)
