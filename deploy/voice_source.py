@@ -84,6 +84,10 @@ class RemoteVoices(VoiceStore):
             self._fetch(voice_id)
         return super().list()
 
+    def ids(self) -> frozenset[str]:
+        """Those in storage, without fetching any, and those that are here."""
+        return super().ids() | set(self._there())
+
     # Writing ------------------------------------------------------------------------------------
 
     def add(
@@ -128,7 +132,8 @@ class RemoteVoices(VoiceStore):
         except Exception as error:  # the edge of a library: storage has errors of many kinds
             _complain("list", error)
             return []
-        return [name.removesuffix(".tar") for name in names if name.endswith(".tar")]
+        ids = [name.removesuffix(".tar") for name in names if name.endswith(".tar")]
+        return [voice_id for voice_id in ids if self.could_be(voice_id)]
 
     def _fetch(self, voice_id: str) -> None:
         """Bring the voice here as it is there; gone there, it goes here too."""

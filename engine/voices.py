@@ -41,6 +41,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PROBE_RATE = 16_000
 MAX_REFERENCES = 20
 _TRIES = 3
+_MOST_S = 253_402_300_800.0  # the year 10000: beyond it no date can be written
 _SCRATCH = ".new-"
 _READY = "-ready"
 
@@ -57,6 +58,10 @@ class BadVoiceId(UnknownVoice):
     """No voice can be called that."""
 
 
+class UnreadableVoice(UnknownVoice):
+    """There is one, but what is kept of it is damaged."""
+
+
 class VoiceExists(VoiceError):
     pass
 
@@ -69,11 +74,21 @@ class StoredVoice:
     references: tuple[Reference, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What ``voice.json`` says, and no more than a voice can be."""
+
+    created_at: float
+    seconds: float
+    texts: tuple[str, ...]
+
+
 class VoiceStore:
     """Voices below ``root``, which is made when the first one is added."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._unreadable: frozenset[str] = frozenset()  # those that the log has told of
         if root.is_dir() and any(root.glob(_SCRATCH + "*")):
             with suppress(OSError), self._locked():  # a folder that only others may write
                 pass
@@ -138,39 +153,62 @@ class VoiceStore:
             self._sync()
 
     def list(self) -> tuple[VoiceInfo, ...]:
-        """All voices, by id."""
-        if not self._root.is_dir():
-            return ()
+        """All voices that can be read, by id. The log tells of the others, once."""
         found: list[VoiceInfo] = []
-        for entry in sorted(self._root.iterdir()):
-            if _ID.fullmatch(entry.name):
-                with suppress(UnknownVoice):  # removed meanwhile
-                    found.append(self.info(entry.name))
+        unreadable: set[str] = set()
+        for voice_id in sorted(VoiceStore.ids(self)):
+            try:
+                found.append(self.info(voice_id))
+            except UnreadableVoice as error:
+                unreadable.add(voice_id)
+                if voice_id not in self._unreadable:
+                    log.warning("%s", error)
+            except UnknownVoice:
+                pass  # removed meanwhile
+        self._unreadable = frozenset(unreadable)
         return tuple(found)
+
+    def ids(self) -> frozenset[str]:
+        """Of all voices, without a look at what is in them."""
+        if not self._root.is_dir():
+            return frozenset()
+        return frozenset(
+            entry.name
+            for entry in self._root.iterdir()
+            if self.could_be(entry.name) and (entry / "voice.json").exists()
+        )
+
+    @staticmethod
+    def could_be(voice_id: str) -> bool:
+        """Whether a voice of a store may have this id."""
+        return _ID.fullmatch(voice_id) is not None
 
     def info(self, voice_id: str) -> VoiceInfo:
         """Raises :class:`UnknownVoice`."""
         facts = self._facts(self._place(voice_id))
-        return VoiceInfo(voice_id, float(facts["seconds"]), float(facts["created_at"]))
+        return VoiceInfo(voice_id, facts.seconds, facts.created_at)
 
     def load(self, voice_id: str) -> StoredVoice:
         """Recordings and transcripts. Raises :class:`UnknownVoice`."""
         place = self._place(voice_id)
+        problem = UnknownVoice(f"no voice is called {voice_id!r}")
         for _ in range(_TRIES):
             try:
                 facts = self._facts(place)
                 stored = StoredVoice(
-                    float(facts["created_at"]),
+                    facts.created_at,
                     tuple(
-                        Reference((place / f"audio-{index}").read_bytes(), str(text))
-                        for index, text in enumerate(facts["texts"])
+                        Reference((place / f"audio-{index}").read_bytes(), text)
+                        for index, text in enumerate(facts.texts)
                     ),
                 )
                 if self.stamp(voice_id) == stored.stamp:
                     return stored
-            except (FileNotFoundError, UnknownVoice):
-                continue  # it may be in the middle of being replaced
-        raise UnknownVoice(f"no voice is called {voice_id!r}")
+            except UnknownVoice as error:
+                problem = error  # it may be in the middle of being replaced
+            except OSError:
+                problem = _unreadable(voice_id)
+        raise problem
 
     def stamp(self, voice_id: str) -> float:
         """Changes when the voice is replaced. Raises :class:`UnknownVoice`."""
@@ -211,18 +249,20 @@ class VoiceStore:
                 return
 
     def _place(self, voice_id: str) -> Path:
-        if not _ID.fullmatch(voice_id):
+        if not self.could_be(voice_id):
             raise BadVoiceId(
                 "a voice id is 1 to 64 letters, digits, dots, dashes or underscores, "
                 "and begins with a letter or digit"
             )
         return self._root / voice_id
 
-    def _facts(self, place: Path) -> dict[str, Any]:
+    def _facts(self, place: Path) -> _Facts:
         try:
-            return cast("dict[str, Any]", json.loads((place / "voice.json").read_bytes()))
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return _facts_in((place / "voice.json").read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
             raise UnknownVoice(f"no voice is called {place.name!r}") from None
+        except (OSError, ValueError, RecursionError):
+            raise _unreadable(place.name) from None
 
     @contextmanager
     def _locked(self) -> Generator[None]:
@@ -245,8 +285,8 @@ class VoiceStore:
         """The old voice was taken away and the new one, whole, did not come in its place."""
         old = fresh.with_name(fresh.name[: -len(_READY)]) / "old"
         try:
-            place = self._place(str(self._facts(fresh)["id"]))
-        except (UnknownVoice, KeyError):
+            place = self._place(str(json.loads((fresh / "voice.json").read_bytes())["id"]))
+        except (UnknownVoice, OSError, ValueError, KeyError, TypeError, RecursionError):
             return
         if old.exists() and not place.exists():
             fresh.rename(place)
@@ -283,6 +323,32 @@ class VoiceStore:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _unreadable(voice_id: str) -> UnreadableVoice:
+    return UnreadableVoice(f"voice {voice_id!r} cannot be read")
+
+
+def _facts_in(written: bytes) -> _Facts:
+    """:raises ValueError: it is not what a voice's file says."""
+    said = cast(object, json.loads(written))
+    if not isinstance(said, dict):
+        raise ValueError("no map")
+    fields = cast("dict[str, object]", said)
+    texts = fields.get("texts")
+    if not isinstance(texts, list) or not 0 < len(cast("list[object]", texts)) <= MAX_REFERENCES:
+        raise ValueError("no texts")
+    spoken = tuple(text for text in cast("list[object]", texts) if isinstance(text, str))
+    if len(spoken) < len(cast("list[object]", texts)):
+        raise ValueError("texts that are none")
+    return _Facts(_number(fields, "created_at"), _number(fields, "seconds"), spoken)
+
+
+def _number(fields: dict[str, object], name: str) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _MOST_S:
+        raise ValueError(f"no {name}")
+    return float(value)
 
 
 def _length_s(reference: Reference) -> float:

@@ -134,6 +134,22 @@ async def test_a_voice_speaks_at_once_and_after_a_restart(voices: Start) -> None
     assert said[0] == said[1] != usual and len(said[0]) == len(usual)
 
 
+async def test_a_voice_that_cannot_be_read_hides_no_other(voices: Start, tmp_path: Path) -> None:
+    server = voices()
+    async with httpx.AsyncClient(base_url=server.http, timeout=10) as http:
+        broken, whole = [(await make(http, recording())).json()["_id"] for _ in range(2)]
+        (tmp_path / "voices" / broken / "voice.json").write_bytes(b"{}")
+        assert [m["_id"] for m in (await http.get("/model")).json()["items"]] == [whole]
+        assert (await http.get("/v1/references/list")).json()["reference_ids"] == [whole]
+        names = {voice["name"] for voice in (await http.get("/v1/voices")).json()["voices"]}
+        assert whole in names and broken not in names
+        refused(await http.get(f"/model/{broken}"), 404)
+        for voice_id, status in ((broken, 400), (whole, 200)):
+            fields = {"text": "Hello there.", "reference_id": voice_id, **PCM}
+            assert (await http.post("/v1/tts", json=fields)).status_code == status
+        assert (await http.delete(f"/model/{broken}")).status_code == 200
+
+
 async def test_a_voice_is_changed_and_deleted(http: httpx.AsyncClient) -> None:
     made = (await make(http, recording(), tags=["x"])).json()
     path = f"/model/{made['_id']}"

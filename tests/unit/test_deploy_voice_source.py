@@ -127,6 +127,21 @@ def test_a_removed_or_renamed_voice_goes_everywhere(replicas: Replicas) -> None:
     assert [info.voice_id for info in two.list()] == ["carl"]
 
 
+def test_what_is_no_voice_in_storage_hides_no_other(tmp_path: Path) -> None:
+    replicas = Replicas(f"file://{tmp_path}/bucket", tmp_path, auto_mkdir=True)
+    replicas.store("one").add("anna", [reference()])
+    (tmp_path / "bucket" / "no voice.tar").write_bytes(b"")
+    (tmp_path / "bucket" / "notes.txt").write_bytes(b"")
+    assert [info.voice_id for info in replicas.store("two").list()] == ["anna"]
+
+
+def test_ids_are_those_in_storage_and_nothing_is_fetched_for_them(replicas: Replicas) -> None:
+    one, two = replicas.store("one"), replicas.store("two")
+    one.add("anna", [reference()])
+    assert two.ids() == {"anna"}
+    assert not (two.root / "anna").exists()
+
+
 def test_storage_that_is_away_costs_no_voice_that_was_here(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     replicas = Replicas(f"file://{bucket}", tmp_path, auto_mkdir=True)

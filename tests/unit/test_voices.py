@@ -14,7 +14,13 @@ import soundfile as sf  # pyright: ignore[reportMissingTypeStubs]
 
 from shoal.engine.api import Reference
 from shoal.engine.runner import Int32Array
-from shoal.engine.voices import MAX_REFERENCES, UnknownVoice, VoiceError, VoiceStore
+from shoal.engine.voices import (
+    MAX_REFERENCES,
+    UnknownVoice,
+    UnreadableVoice,
+    VoiceError,
+    VoiceStore,
+)
 
 
 def wav(seconds: float = 1.0, level: float = 0.3) -> bytes:
@@ -144,6 +150,69 @@ def test_a_damaged_voice_is_unknown_and_hides_no_other(store: VoiceStore, tmp_pa
     assert [info.voice_id for info in store.list()] == ["bob"]
     with pytest.raises(UnknownVoice):
         store.load("ann")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        *(b"", b"{", b"{}", b"[]", b"null", b"1", b"\xff", b"[" * 100_000),
+        b'{"created_at": 1.0, "seconds": 1.0}',
+        b'{"created_at": 1.0, "seconds": 1.0, "texts": []}',
+        b'{"created_at": 1.0, "seconds": 1.0, "texts": "eins"}',
+        b'{"created_at": 1.0, "seconds": 1.0, "texts": [1]}',
+        b'{"created_at": "now", "seconds": 1.0, "texts": ["eins"]}',
+        b'{"created_at": true, "seconds": 1.0, "texts": ["eins"]}',
+        b'{"created_at": 1.0, "seconds": NaN, "texts": ["eins"]}',
+        b'{"created_at": 1e300, "seconds": 1.0, "texts": ["eins"]}',
+        b'{"created_at": -1.0, "seconds": 1.0, "texts": ["eins"]}',
+        b'{"created_at": 1' + b"0" * 400 + b', "seconds": 1.0, "texts": ["eins"]}',
+    ],
+)
+def test_a_voice_that_cannot_be_read_is_left_out_and_told_once(
+    store: VoiceStore, tmp_path: Path, facts: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.add("ann", ONE)
+    store.add("bob", ONE)
+    place = tmp_path / "voices" / "ann" / "voice.json"
+    place.write_bytes(facts)
+    for _ in range(3):
+        assert [info.voice_id for info in store.list()] == ["bob"]
+    for ask in (store.info, store.stamp, store.load):
+        with pytest.raises(UnreadableVoice, match="'ann' cannot be read"):
+            ask("ann")
+    with pytest.raises(UnreadableVoice):
+        store.rename("ann", "carl")
+    told = [text for text in caplog.messages if "cannot be read" in text]
+    assert told == ["voice 'ann' cannot be read"]
+    store.add("ann", TWO, replace=True)
+    assert [info.voice_id for info in store.list()] == ["ann", "bob"]
+    place.write_bytes(facts)
+    store.list()
+    told = [text for text in caplog.messages if "cannot be read" in text]
+    assert len(told) == 2, "it was whole in between"
+    store.remove("ann")
+    assert [info.voice_id for info in store.list()] == ["bob"]
+
+
+def test_a_voice_without_its_recording_cannot_be_read(store: VoiceStore, tmp_path: Path) -> None:
+    store.add("ann", ONE)
+    audio = tmp_path / "voices" / "ann" / "audio-0"
+    audio.unlink()
+    with pytest.raises(UnknownVoice):
+        store.load("ann")
+    audio.mkdir()
+    with pytest.raises(UnknownVoice):
+        store.load("ann")
+
+
+def test_ids_are_those_of_voices_whatever_is_in_them(store: VoiceStore, tmp_path: Path) -> None:
+    assert store.ids() == frozenset()
+    store.add("ann", ONE)
+    store.add("bob", ONE)
+    (tmp_path / "voices" / "bob" / "voice.json").write_bytes(b"{}")
+    (tmp_path / "voices" / "empty").mkdir()
+    (tmp_path / "voices" / "file").write_bytes(b"")
+    assert store.ids() == {"ann", "bob"}
 
 
 def test_what_a_crash_left_is_no_voice(store: VoiceStore, tmp_path: Path) -> None:
