@@ -115,7 +115,7 @@ class Fleet:
 
     def deploy(self, replicas: int = 3) -> None:
         cluster.deploy(self.place, self.config({"num_replicas": replicas}))
-        cluster.wait_until_running(self.place, "shoal", 60)
+        cluster.wait_until_running(self.place, "shoal", 120)
         self.wait_for(replicas)
 
     def scale_by_traffic(self, most: int, **rules: float) -> None:

@@ -26,7 +26,7 @@ from shoal.deploy.haproxy import haproxy_environment
 from tests.fleet import Contended, Fleet, callers, kill, until
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore"),  # Ray's driver lives in this process
 ]
@@ -125,7 +125,7 @@ def nodes() -> Iterator[Nodes]:
         try:
             nodes.start()
             cluster.deploy(nodes.fleet.place, nodes.config())
-            cluster.wait_until_running(nodes.fleet.place, "shoal", 60)
+            cluster.wait_until_running(nodes.fleet.place, "shoal", 120)
             nodes.fleet.wait_for(1)
             yield nodes
         finally:
@@ -179,7 +179,7 @@ async def test_backfill_gives_way_to_a_burst_within_a_second_and_loses_nothing(
             with Contended() as contended:
                 gone_s = await until(lambda: workers_alive() == 0) - burst_s
             before = spoken(out)
-            await asyncio.to_thread(nodes.fleet.wait_for, NODES, 40)
+            await asyncio.to_thread(nodes.fleet.wait_for, NODES, 120)
             up_s = time.monotonic() - burst_s
         logger.info(
             f"burst: every worker gone after {gone_s * 1e3:.0f} ms, {NODES} replicas speak after "
@@ -229,7 +229,7 @@ async def test_replicas_that_wait_for_a_place_get_one_within_a_second(
         told_s = time.monotonic() - asked_s
         with Contended() as contended:
             gone_s = await until(lambda: workers_alive() == 0) - asked_s
-        await asyncio.to_thread(nodes.fleet.wait_for, NODES, 40)
+        await asyncio.to_thread(nodes.fleet.wait_for, NODES, 120)
         await asyncio.to_thread(cluster.deploy, place, nodes.fixed(1))
         printed, _ = await asyncio.to_thread(driver.communicate, timeout=90)
     finally:

@@ -211,7 +211,7 @@ async def test_a_killed_replica_takes_only_its_own_streams_along_and_a_retry_spe
         assert one.heard.reason == "stop"
         check_alike(one.samples, stories[seed])
     logger.info(f"{len(lost)} of 6 streams lost; tries after it: {[tries for _, tries in again]}")
-    await asyncio.to_thread(fleet.wait_for, 3, 60)
+    await asyncio.to_thread(fleet.wait_for, 3, 120)
 
 
 class Pooled:

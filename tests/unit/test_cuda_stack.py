@@ -204,13 +204,12 @@ def test_logits_of_a_whole_stream_are_those_of_its_steps(
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="interpreted where there is no GPU")
-@pytest.mark.parametrize(
-    ("dtype", "kv_dtype"), [("fp8", "bf16"), ("fp8", "fp8"), ("mxfp8", "bf16")]
-)
+@pytest.mark.parametrize(("dtype", "kv_dtype"), [("fp8", "fp8"), ("mxfp8", "bf16")])
 def test_a_whole_step_draws_what_its_reference_draws(
     voices: dict[Dtype, CudaWeights], dtype: Dtype, kv_dtype: KvDtype
 ) -> None:
-    """The first step of a context, through a slow stack of a few layers and the fast stack."""
+    """The first step of a context, through a slow stack of a few layers and the fast stack. What
+    the CPU draws, a whole step draws in the other dtypes: that has a module of its own."""
     weights = replace(voices[dtype], slow=short(voices[dtype]))
     slow = weights.slow.config
     shape = (slow.kv_heads, 64, slow.head_dim)

@@ -20,7 +20,8 @@ MAY_SPILL = {"codec": 128, "attention": 8}
 """Bytes. Of the codec's tiles and the fast stack's attention, the quickest when timed spill."""
 
 
-COMPILING_S = 280
+COMPILING_S = 800
+pytestmark = pytest.mark.timeout(COMPILING_S + 60)
 
 
 @pytest.fixture(scope="module")
