@@ -1,8 +1,8 @@
 """``Connection``: the shell around one session. Executes its effects on a link and the engine.
 
 Two tasks of the event loop share it: the reader turns frames into messages, the writer puts what
-the outbox holds on the wire. Engine events and finished encodings come in as callbacks on the same
-loop. Knows no wire format: the dialect's functions translate.
+the outbox holds on the wire. Engine events come in as callbacks on the same loop. Knows no wire
+format, for the dialect's functions translate, and no sound: what goes out in order is delivery's.
 """
 
 from __future__ import annotations
@@ -13,18 +13,9 @@ from collections.abc import Callable
 
 from shoal.engine import api
 from shoal.proto.errors import CLOSE_CODES, Code, ProtocolError
-from shoal.proto.messages import (
-    Aligned,
-    Audio,
-    Cancelled,
-    ClientId,
-    Finish,
-    Flushed,
-    Heard,
-    ServerMessage,
-)
 
 from . import log
+from .delivery import Delivery
 from .effects import (
     BeginTurn,
     Close,
@@ -41,19 +32,15 @@ from .effects import (
     ToClient,
     ToEngine,
 )
-from .encode import Chunk
 from .link import Dialect, Disconnected, Link
-from .outbox import Kind, OutboxFull, Outgoing
+from .outbox import OutboxFull, Outgoing
 from .session import Rules, Session, State
 from .surroundings import Surroundings
 from .timers import Timers
-from .turn import Turn
 from .writer import Writer
 
 YIELD_FRAMES = 32
-FLUSH_S = 0.05
 _CODE_OF_CLOSE = {close: code for code, close in CLOSE_CODES.items()}
-_ALIKE = frozenset((Kind.NOTE, Kind.MARK))
 _NO_REFUSALS = frozenset((Code.ENGINE, Code.DRAINING))
 
 logger = logging.getLogger("shoal.connection")
@@ -72,7 +59,9 @@ class Connection:
         self._clock = around.clock
         self._session = Session(rules)
         self._writer = Writer(link, self._sent, self._flow)
-        self._turn: Turn | None = None
+        self._delivery = Delivery(
+            number, dialect, self._writer, around, self._session, self._guarded
+        )
         self._counted = around.metrics.turns
         self._paused: api.StreamId | None = None
         self._timers = Timers()
@@ -89,6 +78,7 @@ class Connection:
         finally:
             self._execute(self._session.disconnected())
             self._timers.stop_all()
+            self._delivery.stop()
             writer.cancel()
             await asyncio.wait([writer])
             seconds = self._clock() - opened_s
@@ -120,7 +110,7 @@ class Connection:
 
     def on_engine(self, event: api.Event) -> None:
         """An event of this connection's stream."""
-        turn = self._turn
+        turn = self._delivery.turn
         if isinstance(event, api.Pcm) and turn is not None:
             self._active_s = self._clock()
             turn.got_audio(event, self._active_s)
@@ -170,38 +160,37 @@ class Connection:
     # Effects ------------------------------------------------------------------------------------
 
     def _execute(self, effects: list[Effect]) -> None:
+        delivery = self._delivery
         for effect in effects:
             match effect:
                 case ToEngine(command=command):
-                    if isinstance(command, api.PushText) and self._turn is not None:
-                        self._turn.got_text(command.text, self._clock())
+                    if isinstance(command, api.PushText) and delivery.turn is not None:
+                        delivery.turn.got_text(command.text, self._clock())
                     self._around.hub.submit(command)
                 case Encode(samples=samples):
-                    self._encode(samples)
+                    delivery.encode(samples)
                 case EncodeFlush(id=mark):
-                    self._encode_flush(mark)
+                    delivery.flush(mark)
                 case SayFlushed(id=mark):
-                    self._say_flushed(mark)
+                    delivery.say_flushed(mark)
                 case EncodeEnd():
-                    self._timers.stop("flush")
-                    if self._turn is not None:
-                        self._turn.finish()
+                    delivery.finish()
                 case ToClient(message=message):
-                    self._send(message)
+                    delivery.send(message)
                 case BeginTurn():
                     self._begin(effect)
                 case EndTurn(stream=stream):
                     self._end(stream)
                 case DropTurn():
-                    self._drop()
+                    delivery.drop()
                 case SayCancelled(heard=heard):
-                    self._say_cancelled(heard)
+                    delivery.say_cancelled(heard)
                 case StartGrace(seconds=seconds):
                     self._timers.start("grace", seconds, self._grace_over)
                 case StopGrace():
                     self._timers.stop("grace")
                 case Close():
-                    self._in_order(lambda close=effect: self._close(close))
+                    delivery.in_order(lambda close=effect: self._close(close))
 
     def _begin(self, begin: BeginTurn) -> None:
         around = self._around
@@ -209,18 +198,7 @@ class Connection:
         around.hub.register(begin.stream, self.on_engine, batch)
         self._counted = around.metrics.batch_turns if batch else around.metrics.turns
         self._counted.inc()
-        self._turn = Turn(
-            begin.stream,
-            begin.request,
-            around.model_rate,
-            around.pool,
-            around.metrics,
-            self._clock(),
-            self._queue_audio,
-            self._encoder_failed,
-            self._session.inserted,
-            around.traces.turn(),
-        )
+        self._delivery.begin(begin)
         log.event(
             logger,
             "turn_started",
@@ -238,15 +216,6 @@ class Connection:
             self._paused = None
             self._around.metrics.paused.dec()
 
-    def _drop(self) -> None:
-        turn = self._turn
-        if turn is not None and not turn.dropped:
-            turn.dropped = True
-            turn.report(turn.outcome or "cancelled", self.number, self._clock())
-        self._turn = None
-        self._timers.stop("flush")
-        self._writer.drop_turn()
-
     def _close(self, close: Close) -> None:
         code = _CODE_OF_CLOSE.get(close.code)
         if code is not None and code not in _NO_REFUSALS:
@@ -257,102 +226,6 @@ class Connection:
 
     def _grace_over(self) -> None:
         self._guarded(self._session.grace_over)
-
-    # Audio --------------------------------------------------------------------------------------
-
-    def _encode(self, samples: bytes) -> None:
-        self._timers.stop("flush")
-        if self._turn is not None:
-            self._writer.expect(len(samples) / 2 / self._around.model_rate)
-            self._turn.encode(samples)
-
-    def _encode_flush(self, mark: ClientId | None) -> None:
-        if mark is None:  # unless more audio comes at once, and carries the tail along unpadded
-            self._timers.start("flush", FLUSH_S, self._flush)
-            return
-        self._timers.stop("flush")
-        if self._turn is not None:
-            self._turn.flush()
-        self._say_flushed(mark)
-
-    def _flush(self) -> None:
-        def flush() -> list[Effect]:
-            if self._turn is not None:
-                self._turn.flush()
-            return []
-
-        self._guarded(flush)
-
-    def _queue_audio(self, chunks: list[Chunk], samples: int) -> None:
-        self._writer.encoded(samples / self._around.model_rate)
-        time_ms = self._time_ms(self._turn)
-        for chunk in chunks:
-            self._push(Audio(chunk.payload), time_ms, Kind.AUDIO, chunk.audio_s)
-
-    def _push(
-        self, message: ServerMessage, time_ms: int | None, kind: Kind, audio_s: float = 0.0
-    ) -> None:
-        """The last of what the dialect makes of ``message`` stands for it."""
-        *before, last = self._dialect.encode(message, time_ms) or [b""]
-        for payload in before:
-            self._writer.push(Outgoing(payload, kind if kind in _ALIKE else Kind.AUDIO))
-        self._writer.push(Outgoing(last, kind, audio_s))
-
-    def _encoder_failed(self, error: Exception) -> None:
-        fields = {"socket": self.number, "stream": self._turn.stream if self._turn else None}
-        logger.error("encoder_failed", exc_info=error, extra={"fields": fields})
-        self._around.metrics.errors.labels("engine").inc()
-        self._guarded(self._session.encoder_failed)
-
-    def _send(self, message: ServerMessage) -> None:
-        turn = self._turn
-        match message:
-            case Finish():
-                kind = Kind.FINISH
-            case Flushed() | Aligned():
-                kind = Kind.MARK
-            case _:
-                kind = Kind.NOTE
-
-        def push() -> None:
-            if turn is not None and kind is not Kind.NOTE:
-                if turn.dropped:
-                    return
-                if isinstance(message, Finish):
-                    turn.outcome = turn.outcome or message.reason
-            self._push(message, self._time_ms(turn), kind)
-
-        self._in_order(push)
-
-    def _say_flushed(self, mark: ClientId) -> None:
-        turn = self._turn
-
-        def send() -> None:
-            if turn is None or not turn.dropped:
-                audio_s = 0.0 if turn is None else turn.queued_audio_s
-                self._push(Flushed(mark, audio_s), None, Kind.MARK)
-
-        self._in_order(send)
-
-    def _say_cancelled(self, heard: Heard | None) -> None:
-        sent_s = 0.0 if self._turn is None else self._turn.sent_audio_s
-        self._drop()
-        self._send(Cancelled(sent_s, heard))
-
-    def _in_order(self, step: Callable[[], None]) -> None:
-        """Behind all audio of the turn that was encoded before."""
-
-        def guarded() -> list[Effect]:
-            step()
-            return []
-
-        if self._turn is None:
-            step()
-        else:
-            self._turn.in_order(lambda: self._guarded(guarded))
-
-    def _time_ms(self, turn: Turn | None) -> int | None:
-        return None if turn is None else int((self._clock() - turn.started_s) * 1000)
 
     # Writing ------------------------------------------------------------------------------------
 
@@ -367,13 +240,7 @@ class Connection:
             self._link.abort()
 
     def _sent(self, item: Outgoing) -> None:
-        turn = self._turn
-        if turn is None or turn.dropped:
-            return
-        if item.kind is Kind.AUDIO:
-            turn.sent_audio(item.audio_s, self._clock())
-        elif item.kind is Kind.FINISH:
-            turn.report(turn.outcome or "stop", self.number, self._clock())
+        if self._delivery.sent(item):
             self._guarded(self._session.finish_sent)
 
     def _flow(self, pause: bool) -> None:
