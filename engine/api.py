@@ -91,7 +91,8 @@ class Segmentation:
     """How text deltas become the segments that the model speaks one after another.
 
     ``max_chars`` is an upper bound for one segment, ``min_chars`` keeps tiny sentences together
-    while audio is already playing.
+    while audio is already playing. ``normalize`` False: a model that reads letters only is given
+    text as it is written, with digits one by one; for others it makes no difference.
     """
 
     latency: Latency = Latency.NORMAL

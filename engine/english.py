@@ -12,7 +12,7 @@ import re
 import unicodedata
 
 from .acronyms import begins_sentence, say_capitals
-from .numerals import spell_numbers
+from .numerals import one_by_one, spell_numbers
 from .rewriting import Match, Rule, rewritten, rule
 from .shorthand import written_out
 
@@ -274,6 +274,7 @@ _TIDY: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _EDGES = " ,'-"
+_DIGITS = re.compile(r"[0-9]+")
 
 
 def _tidy(text: str) -> str:
@@ -299,16 +300,32 @@ def spoken(text: str) -> str:
     return said
 
 
+def as_written(text: str) -> str:
+    """As :func:`spoken`, but nothing is said otherwise than it is written: no numbers, signs and
+    short forms as words. What the voice has no letters for is left out, but digits are said one by
+    one."""
+    text = _DIGITS.sub(lambda found: f" {one_by_one(found[0])} ", _typed(text))
+    return _lettered(text)
+
+
+def _typed(text: str) -> str:
+    """In ASCII as far as can be."""
+    return _fold(_QUOTED.sub(r"\1", text)).replace("--", ", ").replace("''", '"')
+
+
 def _once(text: str) -> str:
-    text = _fold(_QUOTED.sub(r"\1", text)).replace("--", ", ").replace("''", '"')
-    text = written_out(_addresses(text))
+    text = written_out(_addresses(_typed(text)))
     if _ANY_SYMBOL.search(text):
         text = rewritten(text, _SYMBOLS)
     text = _STREET.sub("Street", text)
     if any(c.isdigit() for c in text):
         text = spell_numbers(text)
     text = _SHORT.sub(_short_form, rewritten(text, _LEFT))
-    text = say_capitals(text)
+    return _lettered(say_capitals(text))
+
+
+def _lettered(text: str) -> str:
+    """In the voice's alphabet."""
     text = _BRACKETS.sub(" ", text).replace(";", ",").replace(":", ",")
     text = OUTSIDE.sub(" ", text)
     for _ in range(3):

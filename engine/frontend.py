@@ -1,6 +1,6 @@
 """Text front ends: from a segment as it was sent to what a model is given.
 
-A front end is two pure functions in a frozen box. ``None`` is the S2 family's, which reads any
+A front end is a few pure functions in a frozen box. ``None`` is the S2 family's, which reads any
 language and knows ``[tags]``: the text is only cleaned. ``"english"`` is the built-in voice's,
 which has read nothing but letters: everything is written out. Neither ever raises, and neither
 lets a client write a model's control tokens. Knows nothing of tokens or time; any thread.
@@ -27,18 +27,20 @@ class Frontend:
 
     name: str | None
     _spoken: Callable[[str], str]
+    _as_written: Callable[[str], str]
     _finish: Callable[[str], str]
 
-    def spoken(self, text: str) -> str:
-        """What the model is given for ``text``; "" when nothing in it can be spoken.
+    def spoken(self, text: str, normalize: bool = True) -> str:
+        """What the model is given for ``text``; "" when nothing in it can be spoken. ``normalize``
+        False: numbers, signs and short forms are not written out, which the S2 family's never are.
 
         At most ``MAX_CHARS`` characters are read, and each gives at most 16.
         """
-        return self._spoken(text[:MAX_CHARS])
+        return (self._spoken if normalize else self._as_written)(text[:MAX_CHARS])
 
-    def inputs(self, text: str, max_chars: int) -> tuple[str, ...]:
+    def inputs(self, text: str, max_chars: int, normalize: bool = True) -> tuple[str, ...]:
         """:meth:`spoken`, in pieces of at most ``max_chars``, each fit to be said alone."""
-        said = self.spoken(text)
+        said = self.spoken(text, normalize)
         if len(said) <= max_chars:
             return (said,) if said else ()
         pieces = (self._finish(piece) for piece in split_spoken(said, max_chars - 1))
@@ -49,9 +51,14 @@ def make_frontend(name: str | None) -> Frontend:
     """The front end called ``name``. Raises ValueError for a name that is not known."""
     match name:
         case None:
-            return Frontend(None, _as_written, str.strip)
+            return Frontend(None, _as_written, _as_written, str.strip)
         case "english":
-            return Frontend(name, lambda text: english.spoken(plain(text)), english.finish)
+            return Frontend(
+                name,
+                lambda text: english.spoken(plain(formulas.said(text))),
+                lambda text: english.as_written(plain(text)),
+                english.finish,
+            )
         case _:
             raise ValueError(f"no text front end is called {name!r}")
 
@@ -199,7 +206,7 @@ def _as_written(text: str) -> str:
 
 def plain(text: str) -> str:
     """One line of bare text for models that know no marks: tags, cues and elements are dropped."""
-    text = _unwritten(formulas.said(text))
+    text = _unwritten(text)
     if "<" in text:
         text = ELEMENT.sub(" ", CONTROL_MARK.sub(" ", text))
     if "[" in text:

@@ -26,6 +26,7 @@ class ComposeJob:
     text: str = field(repr=False)
     speaker: int | None = None
     span: Span = field(default=Span())
+    normalize: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -51,7 +51,7 @@ class Composer:
     def compose(self, job: ComposeJob) -> Composed:
         """One utterance a piece that the model can say in one go; none when there is nothing to
         say. A model that knows speakers is told who goes on speaking."""
-        pieces = self._frontend.inputs(job.text, self._max_chars)
+        pieces = self._frontend.inputs(job.text, self._max_chars, job.normalize)
         # An utterance may begin a context: what was said before it need not be there any more.
         known = self._frontend.name is None and job.speaker is not None
         mark = f"<|speaker:{job.speaker}|>" if known and not SPEAKER.search(job.text) else ""

@@ -43,7 +43,9 @@ class Reading:
                     if speakable and stream.text_s is None:
                         stream.text_s = now
                     stream.composing = True
-                    self._out.prefill.append(ComposeJob(stream.id, text, speaker, span))
+                    normalize = stream.opened.segmentation.normalize
+                    job = ComposeJob(stream.id, text, speaker, span, normalize)
+                    self._out.prefill.append(job)
                 case FlushMark():
                     stream.ready.append(item)
 

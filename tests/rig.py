@@ -251,7 +251,7 @@ class Rig:
     def _compose(self, job: ComposeJob) -> None:
         pieces = () if "blank" in job.text else tuple(job.text.split("|"))
         utterances = tuple(Utterance(turn_of(piece), len(piece)) for piece in pieces)
-        self._report(Composed(job.stream, job.text, utterances, self.fail_compose))
+        self._report(Composed(job.stream, job.text, utterances, self.fail_compose, job.span))
 
     def _prefill(self) -> None:
         job, chunks = self._prefills[0]

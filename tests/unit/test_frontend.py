@@ -311,3 +311,32 @@ def test_long_spoken_text_is_split_into_sentences_of_their_own() -> None:
         "To one hundred and ninety-two dot one hundred and sixty-eight dot one dot one by March"
         " fifteenth, twenty twenty-four.",
     )
+
+
+# As written -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Call 4711 now!", "Call four seven one one now!"),
+        (
+            "It is 3.14, 10:30 and 1,000.",
+            "It is three. one four, one zero, three zero and one, zero zero zero.",
+        ),
+        ("Room B2B", "Room B two B."),
+        ("$5 for Dr. Who & NASA at 20%.", "Five for Dr. Who NASA at two zero."),
+        ("x^2 in \\(y\\)", "X two in y."),
+        ("**Bold** [warm] caf\u00e9 &amp; (laughs) more", "Bold cafe more."),
+        ("Plain words, as ever.", "Plain words, as ever."),
+        ("$ % &", ""),
+    ],
+)
+def test_without_normalisation_text_is_said_as_it_is_written(text: str, said: str) -> None:
+    assert ENGLISH.spoken(text, normalize=False) == said
+    assert ENGLISH.inputs(text, 170, normalize=False) == ((said,) if said else ())
+
+
+@pytest.mark.parametrize("text", ["Call 4711 for $5.", "Dr. Who [warm]", "你好 3"])
+def test_the_s2_family_is_given_text_as_written_either_way(text: str) -> None:
+    assert PLAIN.spoken(text) == PLAIN.spoken(text, normalize=False) == text

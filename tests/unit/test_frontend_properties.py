@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shoal.engine.english import OUTSIDE
@@ -41,9 +41,9 @@ mixed = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 anything = st.one_of(mixed, st.text(st.characters(), max_size=120))
 
 
-@given(anything)
-def test_english_is_always_a_sentence_in_the_alphabet(text: str) -> None:
-    said = ENGLISH.spoken(text)
+@given(anything, st.booleans())
+def test_english_is_always_a_sentence_in_the_alphabet(text: str, normalize: bool) -> None:
+    said = ENGLISH.spoken(text, normalize)
     assert OUTSIDE.search(said) is None
     assert len(said) <= 16 * len(text) + 1
     if said:
@@ -56,6 +56,16 @@ def test_english_is_always_a_sentence_in_the_alphabet(text: str) -> None:
 def test_english_leaves_its_own_output_alone(text: str) -> None:
     said = ENGLISH.spoken(text)
     assert ENGLISH.spoken(said) == said
+
+
+@given(mixed)
+def test_every_digit_is_said_without_normalisation(text: str) -> None:
+    assume("```" not in text and "~~~" not in text)  # what is behind them on their line is code
+    digits = sum(character in "0123456789" for character in ENGLISH.spoken(text, False))
+    assert digits == 0
+    spelled = "zero one two three four five six seven eight nine".split()
+    words = re.findall("[a-z]+", ENGLISH.spoken(" 7 " + text + " 7 ", False).lower())
+    assert sum(word in spelled for word in words) >= 2
 
 
 @given(anything)

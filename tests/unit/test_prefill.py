@@ -38,6 +38,12 @@ def test_a_segment_is_one_turn_and_knows_its_bytes() -> None:
     assert (composed.stream, composed.text, composed.error) == (ME, "Héllo there.", False)
 
 
+def test_a_segment_is_composed_as_written_where_the_client_wants_it() -> None:
+    job = ComposeJob(ME, "Call 42.", normalize=False)
+    assert said(composer("english").compose(job)) == turns("Call four two.")
+    assert said(composer("english").compose(ComposeJob(ME, "Call 42."))) == turns("Call forty-two.")
+
+
 @pytest.mark.parametrize("text", ["...", "🙂", "<|speaker:3|>", "\ud800", ""])
 @pytest.mark.parametrize("frontend", [None, "english"])
 def test_text_without_anything_to_say_has_no_utterance(frontend: str | None, text: str) -> None:

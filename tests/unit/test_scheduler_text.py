@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.engine.api import Open, Segmentation, StreamId
+from shoal.engine.api import Open, Segmentation, Span, StreamId
 from shoal.engine.jobs import CodecBegin, Composed, ComposeJob
 from tests.rig import WIDE, Heard, Rig, turn_of
 
@@ -15,12 +15,14 @@ class Asked(Rig):
     def __init__(self) -> None:
         super().__init__()
         self.composed: list[tuple[str, int | None]] = []
+        self.normalized: list[bool] = []
         self.begun: list[CodecBegin] = []
 
     def _dispatch(self) -> None:
         for job in self.scheduler.out.prefill:
             if isinstance(job, ComposeJob):
                 self.composed.append((job.text, job.speaker))
+                self.normalized.append(job.normalize)
         self.begun += [m for m in self.scheduler.out.codec if isinstance(m, CodecBegin)]
         super()._dispatch()
 
@@ -44,6 +46,18 @@ def test_every_segment_goes_with_the_speaker_that_the_text_named_last() -> None:
     rig.say(stream, "Early. <|speaker:3|>Now me. And me still.")
     rig.finish()
     assert [speaker for _, speaker in rig.composed] == [None, 3, 3]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_every_segment_is_composed_as_the_stream_was_opened(normalize: bool) -> None:
+    rig = Asked()
+    stream = StreamId(1)
+    rig.heard[stream] = Heard()
+    rig.send(Open(stream, segmentation=Segmentation(min_chars=0, normalize=normalize)))
+    rig.say(stream, "One one.  Two 2.")
+    rig.finish()
+    assert rig.normalized == [normalize] * 2
+    assert [message.span for message in rig.begun] == [Span(0), Span(10)]
 
 
 def test_a_composition_for_a_stream_that_is_gone_is_dropped() -> None:
