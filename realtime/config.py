@@ -25,7 +25,8 @@ PUBLIC_DEFAULT_VOICES: Final[Mapping[str, str]] = MappingProxyType(
         "933563129e564b19a115bedd57b7406a": "",
     }
 )
-"""Ids of the hosted service that clients send unasked; "" is the default voice."""
+"""Ids of the hosted service that clients send unasked; "" is the default voice. An alias or a voice
+of the same name wins."""
 
 
 class ConfigError(ValueError):
@@ -42,7 +43,8 @@ class ServerConfig:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     allow_origins: tuple[str, ...] = ()
     max_sockets: int = 1024
-    voice_aliases: Mapping[str, str] = field(default_factory=lambda: PUBLIC_DEFAULT_VOICES)
+    voice_aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Beside :data:`PUBLIC_DEFAULT_VOICES`, which it may override."""
     fallback_voice: str | None = None
     ping_interval_s: float = 25.0
     ping_timeout_s: float = 35.0
@@ -101,7 +103,7 @@ def _aliases(text: str) -> Mapping[str, str]:
         if not separator:
             raise ValueError(word)
         pairs[identity.strip()] = voice.strip()
-    return MappingProxyType({**PUBLIC_DEFAULT_VOICES, **pairs})
+    return MappingProxyType(pairs)
 
 
 def _flag(text: str) -> bool:

@@ -7,9 +7,10 @@ Knows no routes and no HTTP server; ``app.py`` and ``server.py`` have those.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -34,11 +35,13 @@ from .surroundings import Surroundings
 from .tokens import Ledger, LedgerAway, Tokens
 from .trace import BothTraces, NoTraces, Traces
 from .unread import nothing_unread, unread_by_latin
+from .voice_names import VoiceNames
 
 POOLING_AGENTS: Final = ("livekit-plugins-",)
 RETRY_AFTER_S: Final = 1
 DRAIN_POLL_S: Final = 0.05
-VOICES_POLL_S: Final = 10.0
+LIST_VOICES_S: Final = 5.0
+"""How long a start waits for the first list of voices."""
 
 logger = logging.getLogger("shoal.gateway")
 
@@ -96,7 +99,7 @@ class Gateway:
         self._connections: set[Connection] = set()
         self._sockets = 0
         self._numbers = count(1)
-        self.known_voices: frozenset[str] = frozenset()
+        self.names = VoiceNames(self._voice_ids, config.voice_aliases, config.fallback_voice)
         self._drain_until_s = float("inf")
         self._unavailable = unavailable_formats(engine.info.sample_rate)
 
@@ -115,8 +118,7 @@ class Gateway:
             traces=self.traces or NoTraces(),
         )
         self._spawn(self._warm_up(hub))
-        if self.config.fallback_voice is not None:
-            self._spawn(self._watch_voices())
+        self._spawn(self.names.watch())
 
     async def _warm_up(self, hub: Hub) -> None:
         started_s = time.monotonic()
@@ -125,17 +127,19 @@ class Gateway:
         except Exception as error:  # the edge of the engine's start
             self._engine_died(error)
             return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LIST_VOICES_S):
+                await self.names.listed.wait()
         self.ready = True
         seconds = time.monotonic() - started_s
         info = self.engine.info
         log.event(logger, "ready", model=info.model, slots=info.slots, seconds=seconds)
         self.on_ready()
 
-    async def _watch_voices(self) -> None:
-        while True:
-            voices = await asyncio.to_thread(self.engine.voices)
-            self.known_voices = frozenset(voice.voice_id for voice in voices)
-            await asyncio.sleep(VOICES_POLL_S)
+    def _voice_ids(self) -> Collection[str]:
+        if self.voices is not None:
+            return self.voices.ids()
+        return [voice.voice_id for voice in self.engine.voices()]
 
     def _engine_died(self, error: BaseException) -> None:
         logger.error("engine_died", exc_info=error)
@@ -263,7 +267,7 @@ class Gateway:
         rules = Rules(
             new_stream=self._around.hub.new_stream,
             check=self._check,
-            voice_of=self._voice_of,
+            voice_of=self.names.voice_of,
             sample_rate=info.sample_rate,
             slots=info.slots,
             grace_s=config.pooled_grace_s if pools else config.grace_s,
@@ -284,12 +288,3 @@ class Gateway:
         problem = self._unavailable.get(request.format)
         if problem is not None:
             raise ProtocolError(Code.BAD_REQUEST, problem)
-
-    def _voice_of(self, reference_id: str | None) -> str | None:
-        if reference_id is None:
-            return None
-        voice = self.config.voice_aliases.get(reference_id, reference_id)
-        fallback = self.config.fallback_voice
-        if voice and fallback is not None and voice not in self.known_voices:
-            voice = fallback
-        return voice or None

@@ -19,6 +19,7 @@ from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import Aligned, Audio, ServerMessage, TtsRequest
 from shoal.realtime.admission import endpoint, open_endpoint
 from shoal.realtime.answers import gateway_of
+from shoal.realtime.config import PUBLIC_DEFAULT_VOICES
 from shoal.realtime.speaking import SpokenResponse, audio_only, speak
 
 from .elevenlabs import NAME, key_headers, refuse, request_of, with_settings
@@ -103,7 +104,8 @@ def _spelled(characters: Sequence[Timed]) -> Fields:
 async def _voices(request: Request) -> Response:
     gateway = gateway_of(request)
     stored = await asyncio.to_thread(gateway.engine.voices)
-    names = [*gateway.config.voice_aliases, *(voice.voice_id for voice in stored)]
+    aliases = (*PUBLIC_DEFAULT_VOICES, *gateway.config.voice_aliases)
+    names = [*aliases, *(voice.voice_id for voice in stored)]
     voices: list[Fields] = [
         {
             "voice_id": name,

@@ -145,14 +145,14 @@ def voice_of(gateway: Gateway, named: str, presets: Collection[str]) -> str | No
     """The ``reference_id`` for a voice that a vendor's client names.
 
     A vendor's own preset voice becomes the fallback that is configured, else the model's default,
-    unless the server has a voice or an alias of that name.
+    unless the server has a voice or an alias of that name: its own win.
 
     :raises ProtocolError: ``BAD_REQUEST``: no voice can be called so.
     """
-    if not named or named in gateway.config.voice_aliases or named in gateway.known_voices:
+    if not named or gateway.names.has(named):
         return named or None
     if named in presets:
-        return gateway.config.fallback_voice or None
+        return gateway.names.preset()
     if not is_voice_id(named):
         raise ProtocolError(Code.BAD_REQUEST, "Reference not found")
     return named

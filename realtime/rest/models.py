@@ -80,7 +80,7 @@ async def from_disk(work: Callable[[], _Result]) -> _Result:
 
 def voice_added(gateway: Gateway, voice_id: str) -> None:
     """Let turns find it at once, and its codes be made before the first of them."""
-    gateway.known_voices |= {voice_id}
+    gateway.names.added(voice_id)
     gateway.hub.submit(Prepare(Voice(voice_id)))
 
 
@@ -228,7 +228,7 @@ async def _delete(request: Request) -> Response:
     gateway, voice_id = gateway_of(request), _voice_id(request)
     catalogue = catalogue_of(gateway)
     await from_disk(lambda: catalogue.delete(voice_id))
-    gateway.known_voices -= {voice_id}
+    gateway.names.removed(voice_id)
     return JSONResponse({"status": 200, "message": "Deleted"})
 
 

@@ -87,7 +87,7 @@ async def _delete(request: Request) -> Response:
         lambda: catalogue.delete(voice_id), f"Reference voice '{voice_id}' deleted"
     )
     if status == 200:
-        gateway.known_voices -= {voice_id}
+        gateway.names.removed(voice_id)
     return _answer(request, status, message, {"reference_id": voice_id})
 
 
@@ -99,7 +99,7 @@ async def _update(request: Request) -> Response:
         lambda: catalogue.rename(old_id, new_id), f"Reference voice '{old_id}' is now '{new_id}'"
     )
     if status == 200:
-        gateway.known_voices -= {old_id}
+        gateway.names.removed(old_id)
         voice_added(gateway, new_id)
     return _answer(
         request, status, message, {"old_reference_id": old_id, "new_reference_id": new_id}

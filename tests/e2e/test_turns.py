@@ -166,7 +166,7 @@ async def test_an_unknown_voice_falls_back_where_that_is_configured(
 ) -> None:
     server = serve(fallback_voice="")
     async with dial(server) as socket:
-        await server.until(lambda: bool(server.server.gateway.known_voices))
+        await server.until(lambda: bool(server.server.gateway.names.known))
         await socket.say("Hello.", reference_id="nobody")
         assert (await socket.hear()).audio == expected("Hello.")
         await socket.say("Hello.", reference_id="alice")

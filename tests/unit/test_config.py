@@ -38,10 +38,10 @@ def test_the_environment_is_read_and_flags_win() -> None:
     assert (config.port, config.api_keys) == (9001, ("three",))
 
 
-def test_aliases_are_added_to_those_that_clients_name_unasked() -> None:
+def test_aliases_are_named_in_pairs() -> None:
     config = server_config({"SHOAL_VOICE_ALIASES": "abc=alice, def="})
-    assert config.voice_aliases == {**PUBLIC_DEFAULT_VOICES, "abc": "alice", "def": ""}
-    assert ServerConfig().voice_aliases["933563129e564b19a115bedd57b7406a"] == ""
+    assert config.voice_aliases == {"abc": "alice", "def": ""}
+    assert not set(ServerConfig().voice_aliases) & set(PUBLIC_DEFAULT_VOICES)
 
 
 @pytest.mark.parametrize(
