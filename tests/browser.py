@@ -20,6 +20,7 @@ TEXT = "The first sentence is short. The second one goes on for a little longer,
 @contextmanager
 def chromium() -> Iterator[Browser]:
     KEPT.mkdir(exist_ok=True)
+    expect.set_options(timeout=30_000)  # of what comes in a moment on a machine that has one
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM,

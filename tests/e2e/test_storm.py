@@ -108,4 +108,4 @@ async def test_a_storm_passes_and_leaves_nothing_behind(
         assert server.metric(left) == 0, left
     await server.until(lambda: engine.stats().streams_open == 0)
     hub = server.server.gateway.hub
-    assert not (hub._later or hub._first or hub._soonest or hub._receivers)
+    await server.until(lambda: not (hub._later or hub._first or hub._soonest or hub._receivers))
