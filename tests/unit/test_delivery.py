@@ -8,6 +8,7 @@ import queue
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.engine.api import EngineStats, StreamId
 from shoal.engine.fake import FakeEngine
@@ -20,6 +21,7 @@ from shoal.proto.messages import (
     ClientMessage,
     Error,
     Finish,
+    FinishReason,
     Flushed,
     Heard,
     Prosody,
@@ -116,6 +118,15 @@ class Desk:
         self.pool.lane().submit(list, lambda _: over.append(True))
         while not over:
             self._lane.get(timeout=30)()
+
+    def ended(self) -> dict[str, float]:
+        """How many turns were counted as ended, by how."""
+        return {
+            sample.labels["end"]: sample.value
+            for family in text_string_to_metric_families(self.metrics.page().decode())
+            for sample in family.samples
+            if sample.name == "shoal_turns_ended_total" and sample.value
+        }
 
     async def written(self) -> list[Payload]:
         """Everything that went out."""
@@ -233,6 +244,23 @@ async def test_of_a_dropped_turn_nothing_is_said_any_more(desk: Desk) -> None:
     assert turn.dropped and turn.reported and desk.delivery.turn is None
     desk.lane_done()
     assert await desk.written() == [Error("no")], "a note is no part of the turn"
+
+
+@pytest.mark.parametrize("reason", ["stop", "error"])
+async def test_a_turn_is_counted_once_by_its_finish(desk: Desk, reason: FinishReason) -> None:
+    desk.begin()
+    desk.delivery.send(Finish(reason))
+    assert desk.ended() == {}
+    await desk.written()
+    desk.delivery.drop()
+    assert desk.ended() == {reason: 1.0}
+
+
+async def test_a_turn_that_is_dropped_before_its_finish_was_cancelled(desk: Desk) -> None:
+    desk.begin()
+    desk.delivery.drop()
+    desk.delivery.drop()
+    assert desk.ended() == {"cancelled": 1.0}
 
 
 async def test_what_waits_for_the_writer_is_dropped_too(desk: Desk) -> None:
