@@ -7,15 +7,14 @@ counted and bounded while they are read, so that no small message expands into a
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from .errors import Code, ProtocolError
+from .json_text import TooMuchJson, loads
 from .messages import (
     MAX_ID_CHARS,
     MAX_MESSAGE_BYTES,
@@ -44,10 +43,7 @@ from .request import parse_request
 
 MAX_CONTAINERS: Final = 1024
 MAX_CONTAINER_LENGTH: Final = 256
-MAX_JSON_ITEMS: Final = MAX_TEXT_CHARS + 4096
-"""Most commas of a JSON message: a text may be made of them, a list may not go on for ever."""
 MAX_ID_NUMBER: Final = 1 << 53
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _Containers:
@@ -121,23 +117,17 @@ def decode_client_json(frame: str) -> ClientMessage:
 
     :raises ProtocolError: ``TOO_BIG``, ``MALFORMED`` or ``BAD_REQUEST``.
     """
-    if len(frame) > MAX_MESSAGE_BYTES or frame.count(",") > MAX_JSON_ITEMS:
+    if len(frame) > MAX_MESSAGE_BYTES:
         raise ProtocolError(Code.TOO_BIG, "message is too big")
     try:
-        fields: object = json.loads(frame, object_pairs_hook=_json_map)
-    except (ValueError, RecursionError):
+        fields = loads(frame.encode("utf-8", "replace"))
+    except TooMuchJson:
+        raise ProtocolError(Code.TOO_BIG, "message is too big") from None
+    except ValueError:
         raise ProtocolError(Code.MALFORMED, "text frame is not valid JSON") from None
     if not isinstance(fields, dict):
         raise ProtocolError(Code.MALFORMED, "message must be a map")
     return client_message(cast("dict[str, object]", fields))
-
-
-def _json_map(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    return {key: _whole(value) if isinstance(value, str) else value for key, value in pairs}
-
-
-def _whole(text: str) -> str:
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def client_message(fields: Mapping[str, object]) -> ClientMessage:

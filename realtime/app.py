@@ -76,6 +76,7 @@ def create_app(
     app.router.default = _nowhere
     app.state.gateway = gateway
     app.state.body_budget = BodyBudget()
+    app.state.parsing = gateway.parsing
     return app
 
 

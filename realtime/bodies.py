@@ -2,17 +2,15 @@
 
 A body is read to the end before anything is made of it, and what it may unpack to is bounded by
 its form: no small one expands into a large object. Recordings come as bytes (MessagePack, form)
-or base64 (JSON); ``parse_request`` takes both. Runs on the event loop.
+or base64 (JSON); ``parse_request`` takes both. Runs on the event loop, but for what takes long.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
@@ -20,22 +18,22 @@ from starlette.requests import ClientDisconnect, Request
 
 from shoal.proto.codec import decode_map
 from shoal.proto.errors import Code, ProtocolError
+from shoal.proto.json_text import TooMuchJson, loads
 from shoal.proto.messages import MAX_MESSAGE_BYTES
 
 from .answers import Refused
 from .gateway import RETRY_AFTER_S, Refusal
+from .parsing import LARGE_BYTES, Parsing
 
 BUDGET_BYTES: Final = 512 << 20
 """All bodies at one time together."""
 BODY_S: Final = 60.0
 """How long a client may take to send its body."""
-MAX_JSON_MARKUP: Final = 64 << 10
-"""Most bytes of a JSON body outside of its strings."""
 MAX_PARTS: Final = 256
 MSGPACK_TYPES: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 FORM_TYPES: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _HELD = "shoal.body_bytes"
+Made = TypeVar("Made")
 _GONE = Refusal(499, "Client closed the request")
 
 
@@ -119,36 +117,40 @@ async def read_fields(request: Request) -> Mapping[str, object]:
     """
     kind = content_type(request)
     if kind in MSGPACK_TYPES:
-        return decode_map(await read_body(request))
+        body = await read_body(request)
+        return await off_loop(request, lambda: decode_map(body))
     if kind == "application/json":
-        return json_map(await read_body(request))
+        return await read_json_body(request)
     raise Refused(Refusal(415, "Content-Type must be application/json or application/msgpack"))
+
+
+async def read_json_body(request: Request) -> dict[str, object]:
+    """A JSON body, whatever its type is said to be.
+
+    :raises Refused: 408, 413.
+    :raises ProtocolError: it is no JSON object.
+    """
+    body = await read_body(request)
+    return await off_loop(request, lambda: json_map(body))
+
+
+async def off_loop(request: Request, work: Callable[[], Made]) -> Made:
+    """What ``work`` makes of the request's body; where that was large, not on the event loop."""
+    parsing = cast(Parsing, request.app.state.parsing)
+    return await parsing.run(cast(int, request.scope.get(_HELD, 0)), work)
 
 
 def json_map(body: bytes) -> dict[str, object]:
     """:raises ProtocolError: it is no JSON object, or one that unpacks to too much."""
-    if len(_STRING.sub(b"", body)) > MAX_JSON_MARKUP:
-        raise ProtocolError(Code.TOO_BIG, "too much JSON")
     try:
-        value = cast(object, json.loads(body))
-    except (ValueError, RecursionError):
+        value = loads(body)
+    except TooMuchJson:
+        raise ProtocolError(Code.TOO_BIG, "too much JSON") from None
+    except ValueError:
         raise ProtocolError(Code.UNDECODABLE, "body is not valid JSON") from None
     if not isinstance(value, dict):
         raise ProtocolError(Code.MALFORMED, "body must be a JSON object")
-    return cast("dict[str, object]", _whole(cast(object, value)))
-
-
-def _whole(value: object) -> object:
-    """Without lone surrogates, which JSON can write and UTF-8 cannot."""
-    match value:
-        case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case list():
-            return [_whole(item) for item in cast("list[object]", value)]
-        case dict():
-            return {key: _whole(item) for key, item in cast("dict[str, object]", value).items()}
-        case _:
-            return value
+    return cast("dict[str, object]", value)
 
 
 async def read_form(request: Request) -> Form:
@@ -159,8 +161,16 @@ async def read_form(request: Request) -> Form:
     kind = content_type(request)
     if kind not in FORM_TYPES:
         raise Refused(Refusal(415, "Content-Type must be multipart/form-data"))
-    headers = Headers({"content-type": request.headers["content-type"]})
+    header = request.headers["content-type"]
     body = await read_body(request)
+    if len(body) <= LARGE_BYTES:
+        return await _form(kind, header, body)
+    return await off_loop(request, lambda: asyncio.run(_form(kind, header, body)))
+
+
+async def _form(kind: str, header: str, body: bytes) -> Form:
+    """On whatever loop."""
+    headers = Headers({"content-type": header})
     if kind == "multipart/form-data":
         parser = MultiPartParser(
             headers,

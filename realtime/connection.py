@@ -32,7 +32,7 @@ from .effects import (
     ToClient,
     ToEngine,
 )
-from .link import Dialect, Disconnected, Link
+from .link import Dialect, Disconnected, Frame, Link
 from .outbox import OutboxFull, Outgoing
 from .session import Rules, Session, State
 from .surroundings import Surroundings
@@ -95,7 +95,7 @@ class Connection:
                 return
             self._active_s = self._clock()
             try:
-                message = self._dialect.decode(frame)
+                message = self._dialect.decode(await self._parsed(frame))
             except ProtocolError as error:
                 if error.code not in CLOSE_CODES:  # else the close counts it
                     self._refused(error.code)
@@ -105,6 +105,13 @@ class Connection:
             frames += 1
             if frames % YIELD_FRAMES == 0:  # many frames may wait: others have their turn too
                 await asyncio.sleep(0)
+
+    async def _parsed(self, frame: Frame) -> Frame:
+        """The frames after this one wait for it."""
+        if not isinstance(frame, (bytes, str)):
+            return frame
+        parse = self._dialect.parse
+        return await self._around.parsing.run(len(frame), lambda: parse(frame))
 
     # From the loop's other callbacks ------------------------------------------------------------
 

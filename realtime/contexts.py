@@ -61,6 +61,7 @@ class Contexts:
     ) -> None:
         """``idle_s``: a context whose client says nothing for so long takes no more text."""
         self.socket = socket
+        self.parsing = gateway.parsing
         self._gateway = gateway
         self._name = name
         self._idle_s = idle_s

@@ -29,6 +29,7 @@ from .encode import EncodePool
 from .hub import Hub
 from .link import Dialect, Link
 from .metrics import Metrics
+from .parsing import Parsing
 from .record import TurnRecorder
 from .session import Rules
 from .surroundings import Surroundings
@@ -86,6 +87,7 @@ class Gateway:
             self.voices = VoiceStore(config.voices_dir)
         self.engine = engine
         self.metrics = Metrics(engine.stats, engine.info.slots)
+        self.parsing = Parsing()
         self.tokens = Tokens(config.token_secret)
         self.ledger: Ledger | None = None
         """Where single-use tokens are spent, when other servers take the same ones."""
@@ -115,6 +117,7 @@ class Gateway:
             pool,
             self.metrics,
             self.engine.info.sample_rate,
+            self.parsing,
             traces=self.traces or NoTraces(),
         )
         self._spawn(self._warm_up(hub))

@@ -67,6 +67,9 @@ class Dialect:
     """Raises ``ProtocolError``."""
     encode: Callable[[ServerMessage, int | None], Sequence[Payload]]
     """A message, and the milliseconds since the turn began; maybe nothing comes of it."""
+    parse: Callable[[Frame], Frame] = lambda frame: frame
+    """The part of ``decode`` that takes time and remembers nothing, done before it on any thread.
+    Raises ``ProtocolError``."""
 
 
 def payload_bytes(payload: Payload) -> int:

@@ -10,6 +10,7 @@ from .config import ServerConfig
 from .encode import EncodePool
 from .hub import Hub
 from .metrics import Metrics
+from .parsing import Parsing
 from .trace import NoTraces, Traces
 
 
@@ -22,5 +23,6 @@ class Surroundings:
     pool: EncodePool
     metrics: Metrics
     model_rate: int
+    parsing: Parsing
     clock: Callable[[], float] = field(default=time.monotonic)
     traces: Traces = field(default_factory=NoTraces)

@@ -40,6 +40,7 @@ from shoal.proto.messages import (
 from shoal.proto.request import MP3_BITRATES, RATES, parse_request
 from shoal.realtime.admission import endpoint
 from shoal.realtime.answers import gateway_of
+from shoal.realtime.bodies import read_json_body
 from shoal.realtime.contexts import Context, ContextRefused, Contexts
 from shoal.realtime.gateway import Gateway, Refusal
 from shoal.realtime.link import Frame
@@ -50,7 +51,6 @@ from .timeline import Timeline
 from .vendor import (
     Fields,
     admitted,
-    body_of,
     id_of,
     keyed,
     map_of,
@@ -147,14 +147,14 @@ def _formatted(output: Fields) -> TtsRequest:
 
 
 async def _bytes(request: Request) -> Response:
-    fields = await body_of(request)
+    fields = await read_json_body(request)
     tts = replace(_request_of(gateway_of(request), fields), text=text_of(fields, "transcript"))
     spoken = await speak(request, tts, dialect=NAME)
     return SpokenResponse(spoken, audio_only, spoken.content_type)
 
 
 async def _sse(request: Request) -> Response:
-    fields = await body_of(request)
+    fields = await read_json_body(request)
     tts = replace(_request_of(gateway_of(request), fields), text=text_of(fields, "transcript"))
     timestamps = fields.get("add_timestamps") is True
     spoken = await speak(request, tts, timestamps=timestamps, dialect=NAME)
@@ -193,7 +193,7 @@ class _Reader:
     async def take(self, frame: Frame) -> None:
         key = ""
         try:
-            fields = read_json(frame)
+            fields = await read_json(self._contexts.parsing, frame)
             key = id_of(fields, "context_id")
             if fields.get("cancel") is True:
                 self._cancel(key)

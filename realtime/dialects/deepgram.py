@@ -35,6 +35,7 @@ from shoal.proto.request import MP3_BITRATES, RATES, default_rate, parse_request
 from shoal.realtime.admission import endpoint
 from shoal.realtime.answers import gateway_of
 from shoal.realtime.auth import subprotocols
+from shoal.realtime.bodies import read_json_body
 from shoal.realtime.contexts import Context, ContextRefused, Contexts
 from shoal.realtime.gateway import Gateway, Refusal
 from shoal.realtime.link import Frame
@@ -44,7 +45,6 @@ from shoal.realtime.websocket import Socket
 from .vendor import (
     Fields,
     admitted,
-    body_of,
     joined,
     keyed,
     nearest,
@@ -131,7 +131,7 @@ def _voice(gateway: Gateway, model: str) -> str | None:
 
 async def _speak(request: Request) -> Response:
     tts = _request_of(request, tuple(FORMATS), "mp3")
-    text = text_of(await body_of(request), "text")
+    text = text_of(await read_json_body(request), "text")
     spoken = await speak(request, replace(tts, text=text), dialect=NAME)
     return SpokenResponse(spoken, audio_only, spoken.content_type)
 
@@ -180,7 +180,7 @@ class _Reader:
 
     async def take(self, frame: Frame) -> None:
         try:
-            fields = read_json(frame)
+            fields = await read_json(self._contexts.parsing, frame)
             match fields.get("type"):
                 case "Speak":
                     await self._speak(fields)

@@ -194,7 +194,7 @@ class _Reader:
     async def take(self, frame: Frame) -> None:
         key = ""
         try:
-            fields = read_json(frame)
+            fields = await read_json(self._contexts.parsing, frame)
             key = self._key(fields)
             if fields.get("close_socket") is True:
                 self._contexts.finish()

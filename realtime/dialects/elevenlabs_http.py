@@ -20,11 +20,12 @@ from shoal.proto.messages import Aligned, Audio, ServerMessage, TtsRequest
 from shoal.realtime.admission import endpoint, open_endpoint
 from shoal.realtime.answers import gateway_of
 from shoal.realtime.config import PUBLIC_DEFAULT_VOICES
+from shoal.realtime.bodies import read_json_body
 from shoal.realtime.speaking import SpokenResponse, audio_only, speak
 
 from .elevenlabs import NAME, key_headers, refuse, request_of, with_settings
 from .timeline import Timed, Timeline
-from .vendor import Fields, body_of, text_of, to_json
+from .vendor import Fields, text_of, to_json
 
 PATH: Final = "/v1/text-to-speech/{voice}"
 
@@ -55,7 +56,7 @@ async def _timed(request: Request) -> Response:
 async def _request_of(request: Request) -> TtsRequest:
     """:raises ProtocolError: ``BAD_REQUEST``: a value that cannot be used."""
     tts = request_of(request)
-    fields = await body_of(request)
+    fields = await read_json_body(request)
     text = text_of(fields, "text")
     if not text:
         raise ProtocolError(Code.BAD_REQUEST, "text is required")

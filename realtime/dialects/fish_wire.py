@@ -27,15 +27,11 @@ class FishWire:
         self._timestamps = timestamps
 
     def dialect(self) -> Dialect:
-        return Dialect(self.name, self.decode, self.encode)
+        return Dialect(self.name, self.decode, self.encode, parse)
 
     def decode(self, frame: Frame) -> ClientMessage:
-        """Bytes are MessagePack, text is JSON.
-
-        :raises ProtocolError: it is no message.
-        """
-        assert isinstance(frame, (bytes, str)), "this dialect has a wire"
-        message = decode_client(frame) if isinstance(frame, bytes) else decode_client_json(frame)
+        """:raises ProtocolError: it is no message."""
+        message = parse(frame)
         if isinstance(message, Start):
             self.begin()
             self.context_id = message.context_id
@@ -51,3 +47,17 @@ class FishWire:
 
     def encode(self, message: ServerMessage, time_ms: int | None) -> list[Payload]:
         return [encode_server(message, time_ms, self.context_id)]
+
+
+def parse(frame: Frame) -> ClientMessage:
+    """Bytes are MessagePack, text is JSON.
+
+    :raises ProtocolError: it is no message.
+    """
+    match frame:
+        case bytes():
+            return decode_client(frame)
+        case str():
+            return decode_client_json(frame)
+        case _:
+            return frame

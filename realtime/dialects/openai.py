@@ -19,10 +19,11 @@ from shoal.proto.messages import Audio, Finish, Prosody, ServerMessage, TtsReque
 from shoal.proto.request import parse_request
 from shoal.realtime.admission import endpoint, open_endpoint
 from shoal.realtime.answers import gateway_of
+from shoal.realtime.bodies import read_json_body
 from shoal.realtime.gateway import Gateway, Refusal
 from shoal.realtime.speaking import SpokenResponse, audio_only, speak
 
-from .vendor import Fields, body_of, keyed, map_of, retry_after, text_of, to_json, voice_of
+from .vendor import Fields, keyed, map_of, retry_after, text_of, to_json, voice_of
 
 NAME: Final = "openai"
 PREFIXES: Final = ("/v1", "/compat/v1")
@@ -80,7 +81,7 @@ async def _models(request: Request) -> Response:
 
 
 async def _speech(request: Request) -> Response:
-    fields = await body_of(request)
+    fields = await read_json_body(request)
     tts = _request_of(gateway_of(request), fields)
     stream_format = text_of(fields, "stream_format") or "audio"
     if stream_format not in ("audio", "sse"):

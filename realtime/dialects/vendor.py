@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar, cast
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
@@ -19,9 +19,10 @@ from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import MAX_ID_CHARS
 from shoal.proto.request import is_voice_id
 from shoal.realtime.answers import gateway_of, refusal_for
-from shoal.realtime.bodies import json_map, read_body
+from shoal.realtime.bodies import json_map
 from shoal.realtime.gateway import Gateway, Refusal
 from shoal.realtime.link import Frame
+from shoal.realtime.parsing import Parsing
 from shoal.realtime.websocket import Socket
 
 SENTENCE_ENDS: Final = (".", "!", "?", "…", ":", ";", "。", "！", "？")
@@ -82,20 +83,11 @@ async def admitted(
         gateway.vacate()
 
 
-def read_json(frame: Frame) -> Fields:
+async def read_json(parsing: Parsing, frame: Frame) -> Fields:
     """:raises ProtocolError: not a JSON object in a text frame."""
     if not isinstance(frame, str):
         raise ProtocolError(Code.MALFORMED, "send JSON in text frames")
-    return json_map(frame.encode("utf-8", "replace"))
-
-
-async def body_of(request: Request) -> Fields:
-    """A JSON body, whatever its type is said to be.
-
-    :raises Refused: 408, 413.
-    :raises ProtocolError: it is no JSON object.
-    """
-    return json_map(await read_body(request))
+    return await parsing.run(len(frame), lambda: json_map(frame.encode("utf-8", "replace")))
 
 
 def text_of(fields: Fields, key: str) -> str:

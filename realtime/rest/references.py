@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from shoal.engine.api import Reference
 from shoal.engine.voices import BadVoiceId, UnknownVoice, VoiceError, VoiceExists
-from shoal.proto.codec import decode_map, pack
+from shoal.proto.codec import pack
 from shoal.proto.errors import Code, ProtocolError
 from shoal.realtime.admission import endpoint, open_endpoint
 from shoal.realtime.answers import gateway_of
@@ -24,7 +24,6 @@ from shoal.realtime.bodies import (
     FORM_TYPES,
     MSGPACK_TYPES,
     content_type,
-    read_body,
     read_fields,
     read_form,
 )
@@ -61,7 +60,7 @@ async def _add(request: Request) -> Response:
 
 async def _recording(request: Request) -> tuple[str, bytes, str]:
     if content_type(request) in MSGPACK_TYPES:
-        fields = decode_map(await read_body(request))
+        fields = await read_fields(request)
         voice_id, audio, text = fields.get("id"), fields.get("audio"), fields.get("text")
     else:
         form = await read_form(request)

@@ -19,7 +19,7 @@ from shoal.proto.messages import Aligned, Audio, Finish, TtsRequest
 from shoal.proto.request import parse_request
 from shoal.realtime.admission import endpoint
 from shoal.realtime.answers import Refused, gateway_of, header_text
-from shoal.realtime.bodies import Form, content_type, read_fields, read_form
+from shoal.realtime.bodies import Form, content_type, off_loop, read_fields, read_form
 from shoal.realtime.dialects.fish_timestamps import timestamp_fields
 from shoal.realtime.gateway import Refusal
 from shoal.realtime.speaking import SpokenResponse, audio_only, speak
@@ -65,7 +65,7 @@ async def read_request(request: Request) -> TtsRequest:
         fields = await read_fields(request)
     if fields.get("text") is None:
         raise ProtocolError(Code.BAD_REQUEST, "text is required")
-    return parse_request(fields)
+    return await off_loop(request, lambda: parse_request(fields))  # recordings may be base64
 
 
 def form_fields(form: Form) -> Mapping[str, object]:

@@ -80,7 +80,7 @@ async def test_messagepack_that_is_no_message_is_an_error_event(
 
 async def test_a_text_frame_is_answered_and_never_closes(server: Any, dial: Dial) -> None:
     async with dial(server) as socket:
-        for text in ("", "hello", "[1]", '{"event": 5}', "[" * 100_000):
+        for text in ("", "hello", "[1]", '{"event": 5}', "[" * 60_000):
             await socket.socket.send(text)
             assert (await socket.next())["event"] == "error"
         await socket.say("Hello.")

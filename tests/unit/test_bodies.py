@@ -12,9 +12,9 @@ import pytest
 from starlette.requests import Request
 
 from shoal.proto.errors import Code, ProtocolError
+from shoal.proto.json_text import MAX_JSON_MARKUP
 from shoal.realtime.answers import Refused
 from shoal.realtime.bodies import (
-    MAX_JSON_MARKUP,
     MAX_PARTS,
     BodyBudget,
     json_map,
@@ -22,6 +22,7 @@ from shoal.realtime.bodies import (
     read_fields,
     read_form,
 )
+from shoal.realtime.parsing import Parsing
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
@@ -49,7 +50,7 @@ def request_of(
     headers = [(b"content-type", kind.encode())]
     if declared is not None:
         headers.append((b"content-length", str(declared).encode()))
-    state = SimpleNamespace(body_budget=budget or BodyBudget())
+    state = SimpleNamespace(body_budget=budget or BodyBudget(), parsing=Parsing())
     scope = {
         "type": "http",
         "method": "POST",

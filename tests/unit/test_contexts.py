@@ -27,6 +27,7 @@ from shoal.proto.messages import (
 )
 from shoal.realtime.contexts import MAX_CLOSING, MAX_INBOX, Context, ContextRefused, Contexts
 from shoal.realtime.link import Disconnected
+from shoal.realtime.parsing import Parsing
 
 START = Start(TtsRequest())
 
@@ -69,6 +70,7 @@ class FakeGateway:
 
     def __init__(self, quiet_s: float = 60.0, slots: int = 64) -> None:
         self.config = SimpleNamespace(pooled_grace_s=quiet_s)
+        self.parsing = Parsing()
         self.engine = SimpleNamespace(info=SimpleNamespace(slots=slots))
         self.draining = False
         self.heard: list[tuple[str, ClientMessage]] = []

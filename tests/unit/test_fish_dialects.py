@@ -68,7 +68,7 @@ def test_a_socket_may_ask_for_all_its_turns(wire: FishWire, ready: bool, timesta
     assert isinstance(start, Start) and start.timestamps and start.ready
 
 
-@pytest.mark.parametrize("frame", ["", "x", "[1]", "5", "[" * 100_000, '{"event": 5}', '{"a": NaN'])
+@pytest.mark.parametrize("frame", ["", "x", "[1]", "5", "[" * 60_000, '{"event": 5}', '{"a": NaN'])
 def test_a_text_frame_that_is_no_event_is_malformed(frame: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         FishWire().decode(frame)

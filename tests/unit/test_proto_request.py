@@ -9,7 +9,7 @@ import pytest
 
 from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import MAX_REFERENCES, MAX_TEXT_CHARS, Prosody, Reference, TtsRequest
-from shoal.proto.request import RATES, format_of, parse_request
+from shoal.proto.request import PIECE_CHARS, RATES, format_of, parse_request
 
 
 def refusal(**fields: object) -> str:
@@ -250,6 +250,26 @@ def test_lists_of_recordings_are_several_speakers() -> None:
 
 def test_a_mark_without_a_voice_matters_only_where_there_are_several() -> None:
     assert parse_request({"text": "<|speaker:7|>Hello.", "reference_id": "ann"}).speakers == ()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, PIECE_CHARS // 4 * 3, PIECE_CHARS // 4 * 3 + 1, 500_000])
+def test_base64_of_any_length_is_what_it_was(size: int) -> None:
+    audio = bytes(range(251)) * (size // 251 + 1)
+    entry = {"audio": base64.b64encode(audio[:size]).decode(), "text": "x"}
+    assert parse_request({"references": [entry]}).references[0].audio == audio[:size]
+
+
+@pytest.mark.parametrize("end", ["", "=", "==", "A", "AA=", "A" * 6, "====", "AA==AA=="])
+@pytest.mark.parametrize("before", ["AAAA", "AAA=", "AA==", "AA A"])
+def test_base64_is_checked_in_pieces_as_if_it_were_one(before: str, end: str) -> None:
+    text = "A" * (PIECE_CHARS - 4) + before + end
+    try:
+        audio = base64.b64decode(text, validate=True)
+    except ValueError:
+        assert "base64" in refusal(references=[{"audio": text, "text": "a"}])
+    else:
+        (reference,) = parse_request({"references": [{"audio": text, "text": "a"}]}).references
+        assert reference.audio == audio
 
 
 def test_references_come_as_bytes_and_as_base64() -> None:
