@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import msgpack
 import pytest
@@ -22,42 +19,7 @@ from shoal.realtime.bodies import (
     read_fields,
     read_form,
 )
-from shoal.realtime.parsing import Parsing
-
-JSON = "application/json"
-MSGPACK = "application/msgpack"
-URLENCODED = "application/x-www-form-urlencoded"
-
-
-def request_of(
-    *chunks: bytes,
-    kind: str = JSON,
-    declared: int | None = None,
-    hangs_up: bool = False,
-    budget: BodyBudget | None = None,
-) -> Request:
-    """A request whose body comes in ``chunks``."""
-    messages: list[dict[str, Any]] = [
-        {"type": "http.request", "body": chunk, "more_body": hangs_up or at < len(chunks) - 1}
-        for at, chunk in enumerate(chunks)
-    ]
-    if hangs_up:
-        messages.append({"type": "http.disconnect"})
-
-    async def receive() -> dict[str, Any]:
-        return messages.pop(0)
-
-    headers = [(b"content-type", kind.encode())]
-    if declared is not None:
-        headers.append((b"content-length", str(declared).encode()))
-    state = SimpleNamespace(body_budget=budget or BodyBudget(), parsing=Parsing())
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "headers": headers,
-        "app": SimpleNamespace(state=state),
-    }
-    return Request(scope, receive)
+from tests.bodies import FORM, JSON, MSGPACK, URLENCODED, multipart, request_of
 
 
 async def status_of(request: Request, limit_bytes: int = 100) -> int:
@@ -140,18 +102,6 @@ def test_what_is_in_strings_is_not_counted_as_markup() -> None:
 def test_surrogates_join_or_are_replaced() -> None:
     body = b'{"a": "\\ud83d\\ude00", "b": ["\\ud83d", {"c": "x\\ude00"}]}'
     assert json_map(body) == {"a": "\U0001f600", "b": ["\ufffd", {"c": "x\ufffd"}]}
-
-
-def multipart(parts: Sequence[tuple[str, str | None, bytes]]) -> bytes:
-    body = b""
-    for name, filename, value in parts:
-        file = f'; filename="{filename}"' if filename is not None else ""
-        head = f'--x\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'
-        body += head.encode() + value + b"\r\n"
-    return body + b"--x--\r\n"
-
-
-FORM = "multipart/form-data; boundary=x"
 
 
 async def test_a_form_has_values_and_files_each_in_order() -> None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from shoal.realtime.parsing import LARGE_BYTES, Parsing
 from shoal.realtime.rest.tts import read_request
-from tests.unit.test_bodies import FORM, JSON, MSGPACK, multipart, request_of
+from tests.bodies import FORM, JSON, MSGPACK, multipart, request_of
 
 LARGE = LARGE_BYTES + 1
 PATIENCE_S = 30.0
