@@ -249,10 +249,13 @@ class FakeEngine:
     def _knows(self, voice_id: str) -> bool:
         if voice_id in self._voices:
             return True
+        if self._store is None:
+            return False
         try:
-            return self._store is not None and self._store.stamp(voice_id) > 0
+            self._store.load(voice_id)
         except UnknownVoice:
             return False
+        return True
 
     def _admit(self, events: list[Event]) -> None:
         """Give free slots to who waits longest; refuse who waited too long or finds a queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,7 @@ class Started:
 
     engine: Engine
     voices: Path
-    events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
+    events: SimpleQueue[Event] = field(default_factory=SimpleQueue[Event])
     fatal: list[BaseException] = field(default_factory=list[BaseException])
     opened: int = 0
 
@@ -171,7 +172,7 @@ def test_text_of_which_nothing_is_left_is_no_segment(started: Started, text: str
     assert isinstance(end, Finished) and (end.samples, end.segments) == (0, 0)
 
 
-@pytest.mark.parametrize("facts", [None, b"", b"{"])
+@pytest.mark.parametrize("facts", [None, b"", b"{", b"[]", b"{}", b"\xff", b'{"created_at": null}'])
 def test_a_stored_voice_that_cannot_be_read_is_the_client_s_and_hurts_nobody_else(
     started: Started, facts: bytes | None
 ) -> None:
@@ -185,3 +186,20 @@ def test_a_stored_voice_that_cannot_be_read_is_the_client_s_and_hurts_nobody_els
     assert failed.message == "Reference not found"
     assert [voice for voice in started.engine.voices() if voice.voice_id == "broken"] == []
     assert isinstance(started.turn("Hello.")[-1], Finished)
+
+
+def test_a_stored_voice_without_its_recording_is_not_found(started: Started) -> None:
+    place = started.voices / "mute"
+    place.mkdir()
+    facts = {"id": "mute", "created_at": 1.0, "seconds": 1.0, "texts": ["One."]}
+    (place / "voice.json").write_text(json.dumps(facts))
+    [failed] = started.turn("Hello.", voice=Voice("mute"))
+    assert isinstance(failed, Failed)
+    assert (failed.fault, failed.message) == (Fault.CLIENT, "Reference not found")
+
+
+@pytest.mark.parametrize("voice_id", ["nobody", "../etc", "", "a b"])
+def test_a_voice_that_nobody_stored_is_not_found(started: Started, voice_id: str) -> None:
+    [failed] = started.turn("Hello.", voice=Voice(voice_id))
+    assert isinstance(failed, Failed)
+    assert (failed.fault, failed.message) == (Fault.CLIENT, "Reference not found")
