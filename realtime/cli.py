@@ -18,31 +18,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
 from shoal.engine.api import Engine, Reference
-from shoal.engine.api import Progress as Report
 from shoal.engine.checkpoint import CheckpointError
-from shoal.engine.config import BUILTIN_VOICE, EngineConfig, Limits
+from shoal.engine.config import BUILTIN_VOICE
 from shoal.loadtest.command import run
 
 from .arguments import build_parser
-from .config import ConfigError, byte_setting, server_config, setting
+from .complaints import CommandError, UsageError
+from .config import ConfigError, server_config, setting
+from .engine_flags import load_engine, prepare_voice, refuse_engine_flags, voices_dir
 from .installing import missing_module
 from .progress import Progress
 
 STDIN_BLOCK_BYTES = 4096
-
-
-class CommandError(Exception):
-    """The command cannot be done; the message is one line for the user."""
-
-
-class UsageError(Exception):
-    """What was typed makes no sense; the message is one line for the user."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,69 +58,6 @@ def _complain(message: str) -> None:
     print(f"shoal: {message}", file=sys.stderr)
 
 
-def _engine_config(flags: argparse.Namespace) -> EngineConfig:
-    model, slots = flags.model or setting("model"), getattr(flags, "slots", None)
-    chosen = setting("slots")
-    if slots is None and chosen is not None:
-        if not chosen.isdigit() or int(chosen) < 1:
-            raise CommandError("SHOAL_SLOTS has no usable value")
-        slots = int(chosen)
-    warm, cold = _bytes("warm_voice_bytes"), _bytes("cold_voice_bytes")
-    usual = EngineConfig()
-    return EngineConfig(
-        model=BUILTIN_VOICE if model is None else Path(model),
-        device=flags.device or setting("device") or "auto",
-        dtype=flags.dtype or setting("dtype") or "auto",
-        kv_dtype=flags.kv_dtype or setting("kv_dtype") or "auto",
-        slots=slots,
-        voices_dir=_voices_dir(),
-        warm_voice_bytes=usual.warm_voice_bytes if warm is None else warm,
-        cold_voice_bytes=usual.cold_voice_bytes if cold is None else cold,
-        limits=_limits(),
-    )
-
-
-def _refuse_engine_flags(flags: argparse.Namespace) -> None:
-    """Without ``--local``, what a server has of its own."""
-    if not flags.local and (flags.model or flags.device or flags.dtype or flags.kv_dtype):
-        raise UsageError(
-            "--model, --device, --dtype and --kv-dtype need --local: a server has its own"
-        )
-
-
-def _limits() -> Limits:
-    usual = Limits(prefix_bytes=_bytes("hot_voice_bytes"))
-    chosen = setting("batch_streams")
-    if chosen is None:
-        return usual
-    if not chosen.isdigit():
-        raise CommandError("SHOAL_BATCH_STREAMS has no usable value")
-    return replace(usual, batch_streams=int(chosen))
-
-
-def _bytes(name: str) -> int | None:
-    try:
-        return byte_setting(name)
-    except ConfigError as error:
-        raise CommandError(str(error)) from error
-
-
-def _voices_dir() -> Path:
-    chosen = setting("voices")
-    return Path(chosen) if chosen else Path.home() / ".local" / "share" / "shoal" / "voices"
-
-
-def _load(flags: argparse.Namespace, report: Report) -> Engine:
-    """The engine that ``flags`` ask for, its model loaded."""
-    from shoal.engine.service import SpeechEngine  # brings torch in
-
-    config = _engine_config(flags)
-    try:
-        return SpeechEngine(config, report)
-    except CheckpointError as error:
-        raise CommandError(str(error)) from error
-
-
 def _serve(flags: argparse.Namespace) -> int:
     from .server import serve
     from .trace import OtelTraces, TracingUnavailable
@@ -140,7 +68,7 @@ def _serve(flags: argparse.Namespace) -> int:
             port=flags.port,
             api_keys=flags.api_key and tuple(flags.api_key),
             allow_origins=flags.allow_origin and tuple(flags.allow_origin),
-            voices_dir=_voices_dir(),
+            voices_dir=voices_dir(),
             log_level=flags.log_level,
             log_json=flags.log_json,
             traces=flags.traces,
@@ -161,9 +89,9 @@ def _serve(flags: argparse.Namespace) -> int:
         from shoal.engine.fake import FakeEngine
         from shoal.engine.voices import VoiceStore
 
-        engine = FakeEngine(slots=flags.slots or 4, store=VoiceStore(_voices_dir()))
+        engine = FakeEngine(slots=flags.slots or 4, store=VoiceStore(voices_dir()))
     else:
-        engine = _load(flags, progress)
+        engine = load_engine(flags, progress)
 
     def ready(address: str) -> None:
         progress.done()
@@ -203,7 +131,7 @@ def _say(flags: argparse.Namespace) -> int:
     from .playback import NoSoundOutput, Sink, check_sink, open_sink
     from .say import SayError, say_local, say_remote
 
-    _refuse_engine_flags(flags)
+    refuse_engine_flags(flags)
     if not flags.text.strip():
         raise UsageError("there is nothing to say")
 
@@ -215,7 +143,7 @@ def _say(flags: argparse.Namespace) -> int:
         check_sink(flags.out)
         if flags.local:
             progress = Progress(sys.stderr)
-            engine = _load(flags, progress)
+            engine = load_engine(flags, progress)
             spoken = say_local(
                 engine, pieces, sink, voice=flags.voice, seed=flags.seed, on_ready=progress.done
             )
@@ -245,13 +173,13 @@ def _batch(flags: argparse.Namespace) -> int:
     from .batch_speakers import LocalSpeaker, RemoteSpeaker
     from .say import SayError
 
-    _refuse_engine_flags(flags)
+    refuse_engine_flags(flags)
     progress = Progress(sys.stderr)
     with contextlib.ExitStack() as closing:
         try:
             folder = closing.enter_context(Folder(flags.out))
             if flags.local:
-                speaker = closing.enter_context(LocalSpeaker(_load(flags, progress)))
+                speaker = closing.enter_context(LocalSpeaker(load_engine(flags, progress)))
             else:
                 speaker = RemoteSpeaker(flags.url, flags.api_key or setting("api_key"))
                 speaker.check()
@@ -286,7 +214,7 @@ def _stdin_pieces() -> Iterator[str]:
 def _voice_add(flags: argparse.Namespace) -> int:
     from shoal.engine.voices import VoiceError, VoiceStore
 
-    store = VoiceStore(_voices_dir())
+    store = VoiceStore(voices_dir())
     try:
         reference = Reference(flags.file.read_bytes(), flags.text)
         info = store.add(flags.name, [reference], replace=flags.replace)
@@ -294,24 +222,22 @@ def _voice_add(flags: argparse.Namespace) -> int:
         raise CommandError(f"{error.filename or flags.file}: {error.strerror}") from error
     except VoiceError as error:
         raise CommandError(str(error)) from error
-    from shoal.engine.service import prepare_voice  # brings torch in
-
     progress = Progress(sys.stderr)
     try:
-        prepare_voice(_engine_config(flags), flags.name, progress)
+        prepare_voice(flags, flags.name, progress)
     except (CheckpointError, VoiceError) as error:
         # It is kept: any model that can be loaded makes the codes when it first needs them.
         raise CommandError(f"{info.voice_id} is kept, but not prepared: {error}") from error
     finally:
         progress.done()
-    print(f"{info.voice_id}: {info.seconds:.1f} s kept in {_voices_dir()}")
+    print(f"{info.voice_id}: {info.seconds:.1f} s kept in {voices_dir()}")
     return 0
 
 
 def _voice_list(_flags: argparse.Namespace) -> int:
     from shoal.engine.voices import VoiceStore
 
-    for info in VoiceStore(_voices_dir()).list():
+    for info in VoiceStore(voices_dir()).list():
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created_at))
         print(f"{info.voice_id}\t{info.seconds:.1f} s\t{when}")
     return 0
@@ -321,7 +247,7 @@ def _voice_remove(flags: argparse.Namespace) -> int:
     from shoal.engine.voices import VoiceError, VoiceStore
 
     try:
-        VoiceStore(_voices_dir()).remove(flags.name)
+        VoiceStore(voices_dir()).remove(flags.name)
     except VoiceError as error:
         raise CommandError(str(error)) from error
     return 0
