@@ -124,5 +124,5 @@ def test_a_model_that_is_not_there_is_one_line_before_anything_is_loaded() -> No
     assert "\n" not in str(refused.value)
     with pytest.raises(CheckpointError, match="/nowhere"):
         prepare_voice(
-            typed("voice", "add", "ann", "x", "--text", "x", "--model", "/nowhere"), "ann", report
+            typed("voice", "add", "ann", "x", "--text", "x", "--model", "/nowhere"), "ann", quiet
         )
