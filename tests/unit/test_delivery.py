@@ -36,6 +36,7 @@ from shoal.realtime.hub import Hub
 from shoal.realtime.link import Dialect, Frame, Payload
 from shoal.realtime.metrics import Metrics
 from shoal.realtime.outbox import Outgoing
+from shoal.realtime.parsing import Parsing
 from shoal.realtime.session import Rules, Session
 from shoal.realtime.surroundings import Surroundings
 from shoal.realtime.writer import Writer
@@ -84,7 +85,9 @@ class Desk:
         self._lane: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.pool = EncodePool(1, self._lane.put)
         hub = Hub(FakeEngine(), asyncio.get_running_loop(), lambda error: None)
-        around = Surroundings(ServerConfig(), hub, self.pool, self.metrics, RATE, clock=self.clock)
+        around = Surroundings(
+            ServerConfig(), hub, self.pool, self.metrics, RATE, Parsing(), self.clock
+        )
         session = Session(
             Rules(hub.new_stream, lambda request: None, lambda voice: voice, RATE, 1, 5.0)
         )
