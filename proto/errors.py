@@ -39,6 +39,10 @@ CLOSE_CODES: Final[Mapping[Code, int]] = MappingProxyType(
     }
 )
 """The codes that end the socket. The others are answered with an error event, and it lives on."""
+CODE_OF_CLOSE: Final[Mapping[int, Code]] = MappingProxyType(
+    {close: code for code, close in CLOSE_CODES.items()}
+)
+"""Why a socket was closed. Closes that end no more than the conversation are not among them."""
 
 
 class ProtocolError(Exception):

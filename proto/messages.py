@@ -18,7 +18,7 @@ MAX_AUDIO_BYTES: Final = 64 << 10
 PROTOCOL_VERSION: Final = 1
 """What ``Ready`` names. It grows when a client that ignores what it does not know would break."""
 MAX_ID_CHARS: Final = 256
-"""Longest id that a client may give a turn or a flush."""
+"""Longest id that a client may give a turn, a flush or a voice."""
 MIN_PCM_BYTES: Final = 1025
 """Least payload of a pcm message: clients in the field drop those of 1,024 bytes and fewer."""
 

@@ -14,6 +14,7 @@ from typing import Final, NoReturn, TypeVar, cast, get_args
 
 from .errors import Code, ProtocolError
 from .messages import (
+    MAX_ID_CHARS,
     MAX_REFERENCES,
     MAX_TEXT_CHARS,
     AudioFormat,
@@ -52,7 +53,6 @@ FORMAT_ALIASES: Final[Mapping[str, AudioFormat]] = {
 MP3_BITRATES: Final = (64, 128, 192)
 OPUS_BITRATES: Final = (-1000, 24_000, 32_000, 48_000, 64_000)
 OPUS_KBPS: Final = (24, 32, 48, 64)
-MAX_ID_CHARS: Final = 256
 PIECE_CHARS: Final = 256 << 10
 """Of base64 that is decoded at a time: no other thread of the process runs meanwhile."""
 

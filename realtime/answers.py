@@ -25,6 +25,8 @@ STATUSES: Final[Mapping[Code, int]] = MappingProxyType(
         Code.ENGINE: 500,
     }
 )
+GONE: Final = Refusal(499, "Client closed the request")
+"""Nobody reads this answer."""
 
 
 class Refused(Exception):

@@ -21,7 +21,7 @@ from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.json_text import TooMuchJson, loads
 from shoal.proto.messages import MAX_MESSAGE_BYTES
 
-from .answers import Refused
+from .answers import GONE, Refused
 from .gateway import RETRY_AFTER_S, Refusal
 from .parsing import LARGE_BYTES, Parsing
 
@@ -34,7 +34,6 @@ MSGPACK_TYPES: Final = ("application/msgpack", "application/x-msgpack", "applica
 FORM_TYPES: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 _HELD = "shoal.body_bytes"
 Made = TypeVar("Made")
-_GONE = Refusal(499, "Client closed the request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ async def read_body(request: Request, limit_bytes: int = MAX_MESSAGE_BYTES) -> b
     except TimeoutError:
         raise Refused(Refusal(408, "The body did not come in time")) from None
     except ClientDisconnect:
-        raise Refused(_GONE) from None
+        raise Refused(GONE) from None
     if over:
         raise too_big
     return bytes(body)

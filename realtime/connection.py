@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from shoal.engine import api
-from shoal.proto.errors import CLOSE_CODES, Code, ProtocolError
+from shoal.proto.errors import CLOSE_CODES, CODE_OF_CLOSE, Code, ProtocolError
 
 from . import log
 from .delivery import Delivery
@@ -40,7 +40,6 @@ from .timers import Timers
 from .writer import Writer
 
 YIELD_FRAMES = 32
-_CODE_OF_CLOSE = {close: code for code, close in CLOSE_CODES.items()}
 _NO_REFUSALS = frozenset((Code.ENGINE, Code.DRAINING))
 
 logger = logging.getLogger("shoal.connection")
@@ -224,7 +223,7 @@ class Connection:
             self._around.metrics.paused.dec()
 
     def _close(self, close: Close) -> None:
-        code = _CODE_OF_CLOSE.get(close.code)
+        code = CODE_OF_CLOSE.get(close.code)
         if code is not None and code not in _NO_REFUSALS:
             self._refused(code)
         self._writer.close(close.code, close.reason)

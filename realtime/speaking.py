@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from shoal.proto.errors import CLOSE_CODES, Code, ProtocolError
+from shoal.proto.errors import CODE_OF_CLOSE, Code, ProtocolError
 from shoal.proto.messages import (
     Aligned,
     Audio,
@@ -36,7 +36,7 @@ from shoal.proto.messages import (
     TtsRequest,
 )
 
-from .answers import Refused, gateway_of, header_text, refusal_for
+from .answers import GONE, Refused, gateway_of, header_text, refusal_for
 from .gateway import Refusal
 from .link import Dialect, Disconnected, Frame, Payload
 from .wire import Wire
@@ -56,9 +56,6 @@ CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 _HEADERS: Final = MappingProxyType({"cache-control": "no-store", "x-accel-buffering": "no"})
 """Ask proxies to hold nothing back."""
 REMARK_HEADER: Final = "x-shoal-remark"
-_CODE_OF_CLOSE: Final = MappingProxyType({close: code for code, close in CLOSE_CODES.items()})
-GONE: Final = Refusal(499, "Client closed the request")
-"""Nobody reads this answer."""
 
 
 class SpeechFailed(Exception):
@@ -127,7 +124,7 @@ class Spoken:
         """A failure is followed by a close, whose code says of which kind it was."""
         while await self._link.take() is not None:
             pass
-        code = _CODE_OF_CLOSE.get(self._link.close_code or 0, Code.ENGINE)
+        code = CODE_OF_CLOSE.get(self._link.close_code or 0, Code.ENGINE)
         return refusal_for(ProtocolError(code, message))
 
     async def _watch(self) -> None:
