@@ -100,3 +100,13 @@ async def test_a_number_beyond_all_floats_leaves_the_other_contexts_alone(shared
         await client.send(request("This one speaks on.", "a"))
         await client.send(request("Fast.", "b", generation_config=huge, **{"continue": False}))
         await client.until("context_id", "b")
+
+
+async def test_a_number_beyond_all_floats_in_fish_s_own_events(shared: Any) -> None:
+    wanted = {"seed": HUGE, "temperature": -HUGE, "chunk_length": HUGE, "max_new_tokens": HUGE}
+    async with wire(shared, "/v1/tts/live?protocol=json") as client:
+        await client.send({"event": "start", "request": {"text": "", "format": "pcm", **wanted}})
+        await client.send({"event": "text", "text": "Hi. "}, {"event": "flush", "id": HUGE})
+        assert "id must be" in (await client.until("event", "error"))[-1]["error"]
+        await client.send({"event": "cancel", "audio_ms": HUGE})
+        await client.until("event", "cancelled")
