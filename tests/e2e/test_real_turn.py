@@ -122,7 +122,7 @@ def speaks(address: str) -> bool:
 
 
 async def test_a_signal_lets_a_turn_end(address: str) -> None:
-    text = " ".join([SENTENCE] * 4)
+    text = " ".join([SENTENCE] * 2)
     whole = await speak(address, text, seed=2)
     with ExitStack() as stack:
         leaving = await asyncio.to_thread(stack.enter_context, own_server())
