@@ -246,6 +246,7 @@ def server_fields(
                     for word in message.words
                 ],
                 "final": message.final,
+                "chars": message.chars,
                 "estimated": True,
             }
     if time_ms is not None and isinstance(message, (Audio, Finish)):

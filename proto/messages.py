@@ -237,6 +237,7 @@ class Aligned:
 
     ``offset_s`` is where the segment begins in the turn's audio, ``audio_s`` how long it plays as
     far as that is known. ``final``: all its audio was made and the times will not change.
+    ``chars``: so many code points of the turn's text were sent up to the end of the segment's.
     """
 
     segment: int
@@ -245,6 +246,7 @@ class Aligned:
     audio_s: float
     words: tuple[Word, ...] = field(repr=False)
     final: bool
+    chars: int = 0
 
 
 ServerMessage = Audio | Finish | Error | Log | Ready | Flushed | Cancelled | Aligned

@@ -204,6 +204,7 @@ class Alignment:
                 for word in words
             ),
             segment.ended,
+            segment.span.place(len(segment.text)),
         )
 
     # Listening ----------------------------------------------------------------------------------

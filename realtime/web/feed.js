@@ -14,7 +14,8 @@ export class Feed {
     this.burst = steady ? 1 : Math.ceil(BEGUN_CHARS / PAGE_CHARS);
     Object.assign(this, { onPiece, onEnd, ahead });
     this.sent = 0;
-    this.unspoken = 0;
+    this.sentChars = 0; // as the server counts them
+    this.spokenChars = 0;
     this.credit = this.burst;
     this.last = performance.now();
     this.spoke = this.last;
@@ -32,7 +33,7 @@ export class Feed {
         break;
       }
       const piece = this.pieces[this.sent++];
-      this.unspoken += piece.length;
+      this.sentChars += [...piece].length;
       this.credit -= 1;
       this.onPiece(piece);
     }
@@ -42,12 +43,12 @@ export class Feed {
 
   held(now) {
     if (this.ahead()) return true;
-    return this.unspoken >= BEGUN_CHARS && now - this.spoke < QUIET_MS;
+    return this.sentChars - this.spokenChars >= BEGUN_CHARS && now - this.spoke < QUIET_MS;
   }
 
-  // So many characters have become sound.
+  // So many characters of all that was sent have become sound.
   heard(chars) {
-    this.unspoken = Math.max(0, this.unspoken - chars);
+    this.spokenChars = Math.max(this.spokenChars, chars);
     this.spoke = performance.now();
   }
 

@@ -137,7 +137,8 @@ function heard(message) {
   if (turn.over || (message.context_id ?? turn.id) !== turn.id) return;
   switch (message.event) {
     case "aligned":
-      turn.feed.heard(transcript.align(message));
+      transcript.align(message);
+      turn.feed.heard(message.chars);
       return;
     case "finish":
       turn.finished = true;

@@ -17,12 +17,10 @@ export class Transcript {
   }
 
   // A snapshot of one segment's times; it replaces the one before. Places in the text count
-  // characters as the server does, not the UTF-16 units of a page. Returns how many characters
-  // of the text became known with it.
+  // characters as the server does, not the UTF-16 units of a page.
   align({ segment, text, offset_s, words }) {
     let entry = this.segments.get(segment);
-    const fresh = !entry;
-    if (fresh) {
+    if (!entry) {
       entry = { element: document.createElement("span"), words: [] };
       this.segments.set(segment, entry);
       this.order.push(entry);
@@ -45,7 +43,6 @@ export class Transcript {
     if (entry.over) for (const { span } of entry.words) span.classList.add("past");
     if (this.order[this.at] === entry) this.next = 0;
     if (!this.now?.span.isConnected) this.now = null;
-    return fresh ? text.length : 0;
   }
 
   // Goes on from the word it was at: a long text has thousands.

@@ -121,6 +121,15 @@ def test_marks_stay_on_their_words_behind_an_emoji(
     expect(page.locator("#spoken .word")).to_have_text(["One", "two"])
 
 
+def test_what_nobody_speaks_does_not_hold_up_the_text_behind_it(
+    serve: Serve, visit: Callable[..., Page]
+) -> None:
+    """Were it counted as waiting, every piece but the first would wait for two seconds."""
+    page = visit(serve(FakeEngine(speed=50.0)))
+    speak(page, ("And one more.\n\n```\n" + "x = 1\n" * 240 + "```\n\n") * 8, feed="0")
+    expect(page.locator("#spoken .word")).to_have_count(3 * 8, timeout=8_000)
+
+
 def test_a_key_is_asked_for_and_never_leaves_as_more_than_a_token(
     serve: Serve, visit: Callable[..., Page]
 ) -> None:

@@ -77,7 +77,7 @@ def test_a_pause_where_the_text_has_none_is_ignored() -> None:
 
 def test_a_segment_without_sound_has_no_words() -> None:
     [last] = spoken("One two.")
-    assert last == Aligned(0, "One two.", 0.0, 0.0, (), True)
+    assert last == Aligned(0, "One two.", 0.0, 0.0, (), True, 8)
 
 
 def test_a_faster_voice_has_its_words_sooner() -> None:

@@ -229,7 +229,7 @@ def test_ready_and_alignments_are_maps_too() -> None:
         "version": PROTOCOL_VERSION,
         "context_id": "c",
     }
-    aligned = Aligned(1, "Hi.", 1.5, 0.5, (Word("Hi", 0.0, 0.25, 0, 2),), True)
+    aligned = Aligned(1, "Hi.", 1.5, 0.5, (Word("Hi", 0.0, 0.25, 0, 2),), True, 9)
     assert msgpack.unpackb(codec.encode_server(aligned)) == {
         "event": "aligned",
         "segment": 1,
@@ -238,6 +238,7 @@ def test_ready_and_alignments_are_maps_too() -> None:
         "audio_s": 0.5,
         "words": [{"text": "Hi", "start_s": 0.0, "end_s": 0.25, "begin": 0, "end": 2}],
         "final": True,
+        "chars": 9,
         "estimated": True,
     }
 
