@@ -2,10 +2,17 @@
 
     python -P -m shoal.loadtest.bench_precision [--dtype fp8] [--kv-dtype fp8]
         [--model DIR] [--plant-scales]
+    TRITON_INTERPRET=1 python -P -m shoal.loadtest.bench_precision --device interpreter
+        --sentences 0 [--last-columns N]
 
 Greedy decoding of fixed inputs, judged over the first five frames, every codebook. The candidate
-is the engine's runner on a GPU; without one, the plain torch reference in the same dtype. The
-sentences lie in a checkout: an installed package is run in the folder of one.
+is the engine's runner on a GPU, which the first command takes where there is one; without one it
+is the plain torch reference in the same dtype. The second command has the GPU's kernels draw on a
+CPU: prefill and decode step in Triton's interpreter, which rounds as a GPU does but adds products
+in float64 (``engine/cuda/interpreted.py``). It judges the kernels' arithmetic and order, not the
+card: half a second for a prompt's column, half a minute for a frame of six inputs. ``--sentences
+0`` leaves out 2 and 3 below. The sentences lie in a checkout: an installed package is run in the
+folder of one.
 
 It asks three things.
 
