@@ -22,6 +22,7 @@ def request_of(
     declared: int | None = None,
     hangs_up: bool = False,
     budget: BodyBudget | None = None,
+    parsing: Parsing | None = None,
 ) -> Request:
     """A request whose body comes in ``chunks``."""
     messages: list[dict[str, Any]] = [
@@ -37,7 +38,7 @@ def request_of(
     headers = [(b"content-type", kind.encode())]
     if declared is not None:
         headers.append((b"content-length", str(declared).encode()))
-    state = SimpleNamespace(body_budget=budget or BodyBudget(), parsing=Parsing())
+    state = SimpleNamespace(body_budget=budget or BodyBudget(), parsing=parsing or Parsing())
     scope = {
         "type": "http",
         "method": "POST",

@@ -93,10 +93,12 @@ async def test_a_large_frame_holds_up_its_own_socket_alone(gateway: Gateway) -> 
     slow, quick = Wire(), Wire()
     link = FramesLink("one", LARGE, "two")
     serving = asyncio.create_task(gateway.serve(link, slow.dialect(), None, False))
-    await slow.at_large.wait()
+    async with asyncio.timeout(PATIENCE_S):
+        await slow.at_large.wait()
     other = FramesLink("one", "bad" * LARGE_BYTES, "two")
     also = asyncio.create_task(gateway.serve(other, quick.dialect(), None, False))
-    await quick.at_first.wait()
+    async with asyncio.timeout(PATIENCE_S):
+        await quick.at_first.wait()
     assert slow.parsed == [("one", True), ("xxx", False)] and len(slow.decoded) == 1
     slow.gate.set()
     await asyncio.gather(serving, also)

@@ -111,3 +111,9 @@ def test_nobody_can_name_a_string_that_was_lifted_out() -> None:
 @given(st.text(st.characters()))
 def test_text_is_whole(text: str) -> None:
     assert whole(text) == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def test_a_recording_whose_slashes_are_escaped_counts_as_one() -> None:
+    audio = "A" + "/" * (MAX_JSON_BYTES // 2)
+    text = json.dumps({"audio": audio}).replace("/", "\\/")
+    assert len(text) > MAX_JSON_BYTES and loads(text.encode()) == {"audio": audio}

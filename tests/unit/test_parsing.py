@@ -12,7 +12,7 @@ import msgpack
 import pytest
 from starlette.requests import Request
 
-from shoal.realtime.parsing import LARGE_BYTES, Parsing
+from shoal.realtime.parsing import LARGE_BYTES, Parsed, Parsing
 from shoal.realtime.rest.tts import read_request
 from tests.bodies import FORM, JSON, MSGPACK, multipart, request_of
 
@@ -38,20 +38,19 @@ async def test_the_loop_goes_on_meanwhile() -> None:
 
 
 async def test_one_at_a_time_and_in_order() -> None:
-    parsing, now, most, order = Parsing(), [0], [0], list[int]()
-    lock = threading.Lock()
+    parsing, gate, order = Parsing(), threading.Event(), list[int]()
 
     def work(number: int) -> None:
-        with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
-        sum(range(20_000))
-        with lock:
-            now[0] -= 1
-            order.append(number)
+        assert number or gate.wait(PATIENCE_S)
+        order.append(number)
 
-    await asyncio.gather(*(parsing.run(LARGE, lambda n=n: work(n)) for n in range(20)))
-    assert most == [1] and order == list(range(20))
+    runs = [asyncio.create_task(parsing.run(LARGE, lambda n=n: work(n))) for n in range(5)]
+    for _ in range(20):  # any other thread would have begun before these
+        await asyncio.to_thread(threading.get_ident)
+    assert order == []
+    gate.set()
+    await asyncio.gather(*runs)
+    assert order == list(range(5))
 
 
 async def test_what_cannot_be_parsed_is_told_and_holds_up_nobody() -> None:
@@ -74,6 +73,19 @@ FIELDS = {
 PARTS = [("text", None, b"hi"), ("references", "a.wav", RECORDING), ("texts", None, b"x")]
 
 
+class Watched(Parsing):
+    """Says how large what it parsed elsewhere was said to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large: list[int] = []
+
+    async def run(self, size: int, parse: Callable[[], Parsed]) -> Parsed:
+        if size > LARGE_BYTES:
+            self.large.append(size)
+        return await super().run(size, parse)
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
@@ -88,10 +100,12 @@ async def test_the_loop_goes_on_while_a_large_request_is_read(
     kind: str, body: Callable[[], bytes]
 ) -> None:
     """Reading alone never waits here: all of the body is there."""
-    ticks = await ticks_during(request_of(body(), kind=kind), RECORDING)
-    assert ticks > 20
+    watched, large = Watched(), body()
+    assert await ticks_during(request_of(large, kind=kind, parsing=watched), RECORDING) > 20
+    assert watched.large == [len(large)] * 2, "the body, and what is in its fields"
     small = {"text": "hi", "references": [{"audio": "QUJD", "text": "x"}]}
-    assert await ticks_during(request_of(json.dumps(small).encode()), b"ABC") < 5
+    body_of_small = json.dumps(small).encode()
+    assert await ticks_during(request_of(body_of_small, parsing=watched), b"ABC") < 5
 
 
 async def ticks_during(request: Request, recording: bytes) -> int:

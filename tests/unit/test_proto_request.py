@@ -259,7 +259,9 @@ def test_base64_of_any_length_is_what_it_was(size: int) -> None:
     assert parse_request({"references": [entry]}).references[0].audio == audio[:size]
 
 
-@pytest.mark.parametrize("end", ["", "=", "==", "A", "AA=", "A" * 6, "====", "AA==AA=="])
+@pytest.mark.parametrize(
+    "end", ["", "=", "==", "A", "AA=", "A" * 6, "====", "AA==AA==", "AAAA", "AAA="]
+)
 @pytest.mark.parametrize("before", ["AAAA", "AAA=", "AA==", "AA A"])
 def test_base64_is_checked_in_pieces_as_if_it_were_one(before: str, end: str) -> None:
     text = "A" * (PIECE_CHARS - 4) + before + end
