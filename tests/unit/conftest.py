@@ -9,6 +9,7 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
+    from tests.compiling import Compiling
     from tests.turns import Steps
 
 
@@ -19,6 +20,29 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Compiling]]:
+    """Every kernel, on its way to both architectures side by side."""
+    from tests.compiling import Compiling
+    from tests.offline import BLACKWELL, HOPPER
+
+    started = {
+        each: Compiling(each, tmp_path_factory.mktemp(f"sm_{each}")) for each in (HOPPER, BLACKWELL)
+    }
+    yield started
+    for each in started.values():
+        each.stop()
+
+
+@pytest.fixture(scope="session")
+def compiling_ahead(request: pytest.FixtureRequest) -> None:
+    """Begins it where tests that need it are to come: by interpreted ones, which take long and
+    leave all processors but one alone."""
+    names = (getattr(item, "fixturenames", ()) for item in request.session.items)
+    if any("compiling" in found for found in names):
+        request.getfixturevalue("compiling")
 
 
 @pytest.fixture(scope="module")

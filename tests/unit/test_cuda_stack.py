@@ -39,6 +39,7 @@ from shoal.kernels.quantise import Fp8Rows, quantise_reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES: tuple[Dtype, ...] = ("bf16", "fp8", "mxfp8")
+pytestmark = pytest.mark.usefixtures("compiling_ahead")
 
 
 @pytest.fixture(scope="module")

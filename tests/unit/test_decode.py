@@ -224,7 +224,7 @@ def test_opened_and_refused_leave_at_once_and_voices_go_to_their_thread() -> Non
 def test_with_nothing_to_do_the_loop_waits_at_its_inbox_and_does_not_look_again() -> None:
     desk = Desk()
     desk.inbox.put(Open(A))
-    thread = threading.Thread(target=desk.loop.run)
+    thread = threading.Thread(target=desk.loop.run, daemon=True)
     thread.start()
     while not desk.events:
         desk.prefill()
@@ -244,7 +244,7 @@ def test_the_loop_wakes_for_a_deadline_of_the_text_alone() -> None:
             return time.monotonic()
 
     desk = Desk(RealClock())
-    thread = threading.Thread(target=desk.loop.run)
+    thread = threading.Thread(target=desk.loop.run, daemon=True)
     thread.start()
     desk.inbox.put(Open(A))
     desk.inbox.put(PushText(A, "Half a sentence without its end, yet with a clause,"))

@@ -30,6 +30,8 @@ from tests.attention import (
     sharing,
 )
 
+pytestmark = pytest.mark.usefixtures("compiling_ahead")
+
 
 @pytest.mark.parametrize(
     ("positions", "qk_norm", "parts", "normed"),

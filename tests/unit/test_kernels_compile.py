@@ -3,17 +3,9 @@ registers do not spill, and shared memory fits."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from subprocess import PIPE, Popen
-
 import pytest
 
-from tests import offline
+from tests.compiling import Compiling
 from tests.offline import BLACKWELL, HOPPER, SHARED_LIMIT, Compiled
 
 MAY_SPILL = {"codec": 128, "attention": 8}
@@ -25,41 +17,13 @@ pytestmark = pytest.mark.timeout(COMPILING_S + 60)
 
 
 @pytest.fixture(scope="module")
-def compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Popen[str]]]:
-    """The offline device at every kernel of both architectures, side by side."""
-    root = Path(__file__).parents[2]
-
-    def start(architecture: int) -> Popen[str]:
-        environment = os.environ | {
-            "TRITON_INTERPRET": "0",
-            "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp(f"sm_{architecture}")),
-            "PYTHONPATH": str(root / ".typings"),
-        }
-        command = [sys.executable, "-P", offline.__file__, str(architecture)]
-        return Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment)
-
-    with ExitStack() as stack:
-        started = {each: stack.enter_context(start(each)) for each in (HOPPER, BLACKWELL)}
-        for process in started.values():
-            stack.callback(process.kill)
-        yield started
-
-
-def compiled(process: Popen[str]) -> list[Compiled]:
-    """What it made of them."""
-    lines, errors = process.communicate(timeout=COMPILING_S)
-    assert process.returncode == 0, errors[-4000:]
-    return [Compiled(**json.loads(line)) for line in lines.splitlines()]
+def hopper(compiling: dict[int, Compiling]) -> list[Compiled]:
+    return compiling[HOPPER].compiled(COMPILING_S)
 
 
 @pytest.fixture(scope="module")
-def hopper(compiling: dict[int, Popen[str]]) -> list[Compiled]:
-    return compiled(compiling[HOPPER])
-
-
-@pytest.fixture(scope="module")
-def blackwell(compiling: dict[int, Popen[str]]) -> list[Compiled]:
-    return compiled(compiling[BLACKWELL])
+def blackwell(compiling: dict[int, Compiling]) -> list[Compiled]:
+    return compiling[BLACKWELL].compiled(COMPILING_S)
 
 
 def of(kernels: list[Compiled], prefix: str) -> list[Compiled]:
