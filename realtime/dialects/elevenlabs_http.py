@@ -19,8 +19,8 @@ from shoal.proto.errors import Code, ProtocolError
 from shoal.proto.messages import Aligned, Audio, ServerMessage, TtsRequest
 from shoal.realtime.admission import endpoint, open_endpoint
 from shoal.realtime.answers import gateway_of
-from shoal.realtime.config import PUBLIC_DEFAULT_VOICES
 from shoal.realtime.bodies import read_json_body
+from shoal.realtime.config import PUBLIC_DEFAULT_VOICES
 from shoal.realtime.speaking import SpokenResponse, audio_only, speak
 
 from .elevenlabs import NAME, key_headers, refuse, request_of, with_settings
