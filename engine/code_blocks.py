@@ -25,7 +25,18 @@ class CodeBlocks:
         self._trail = trail
         self._blank = True  # nothing but white space was let through of the current line
         self._held = ""
+        self._inside: list[tuple[int, int]] = []  # behind how much of it, how many are left out
         self._fence = ""
+
+    def leave_out(self, count: int) -> None:
+        """So many characters stand here that are no text."""
+        if self._fence or not self._held:
+            self._trail.leave_out(count)
+            return
+        at = len(self._held)
+        if self._inside and self._inside[-1][0] == at:
+            count += self._inside.pop()[1]
+        self._inside.append((at, count))
 
     def without(self, text: str) -> str:
         """``text`` without code, and without an end that may be the beginning of a fence."""
@@ -62,7 +73,7 @@ class CodeBlocks:
             self._held = held
             return self._trail.keep(spaces)
         self._held, self._blank = "", False
-        return self._trail.keep(spaces + held)
+        return self._trail.keep(spaces) + self._let_through(held)
 
     def _line_end(self, end: str) -> str:
         held, self._held, self._blank = self._held, "", True
@@ -74,6 +85,19 @@ class CodeBlocks:
             return ""
         if opened := _OPENS.match(held):
             self._fence = opened[0]
-            self._trail.leave_out(len(held) + len(end))
+            inside = sum(count for _, count in self._inside)
+            self._inside.clear()
+            self._trail.leave_out(len(held) + inside + len(end))
             return ""
-        return self._trail.keep(held + end)
+        return self._let_through(held + end)
+
+    def _let_through(self, text: str) -> str:
+        """``text`` begins with what was held."""
+        begin = 0
+        for at, count in self._inside:
+            self._trail.keep(text[begin:at])
+            self._trail.leave_out(count)
+            begin = at
+        self._inside.clear()
+        self._trail.keep(text[begin:])
+        return text

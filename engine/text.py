@@ -255,7 +255,7 @@ class TextFeed:
         for found in _CONTROLS.finditer(text):
             said.append(self._code.without(text[at : found.start()]))
             at = found.end()
-            self._trail.leave_out(at - found.start())
+            self._code.leave_out(at - found.start())
         said.append(self._code.without(text[at:]))
         return "".join(said)
 

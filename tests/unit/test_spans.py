@@ -84,6 +84,7 @@ def test_white_space_and_code_between_sentences_are_counted() -> None:
         (["A \ud83d", "\ude00 smile."], ()),
         (["A \ud83d smile."], ()),
         (["\ufeffOne."], ()),
+        (["```\x1f\x1f", "py\x07`", "` One."], ((3, 2), (5, 1))),
     ],
 )
 def test_what_is_left_out_inside_a_segment_is_a_gap(
