@@ -30,6 +30,7 @@ from shoal.loadtest.own_server import own_server
 from shoal.loadtest.plan.voices import Voice
 from shoal.realtime import cli
 
+pytestmark = pytest.mark.timeout(900)  # a model on processors that others use, too
 SENTENCE = "The museum is closed on Mondays, but the library stays open until six."
 FORMATS = (
     ("pcm", 8_000),
