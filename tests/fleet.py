@@ -14,8 +14,8 @@ import time
 import urllib.error
 import urllib.request
 import wave
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import deepcopy
 from io import BytesIO
 from pathlib import Path
@@ -179,22 +179,25 @@ class Fleet:
                     found.append(process)
         return found
 
+    @contextmanager
     def backfill(
         self, source: Path, out: Path, config: dict[str, Any], workers: int
-    ) -> subprocess.Popen[str]:
-        """The command, as a process of its own."""
+    ) -> Iterator[subprocess.Popen[str]]:
+        """The command, as a process of its own that does not outlive the block."""
         file = self.place.folder / "serve.yaml"
         file.write_text(json.dumps(config))
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "shoal.deploy", "backfill", str(source)),
-                *("-o", str(out), "--config", str(file), "--workers", str(workers)),
-                *("--streams", "2", "--address", self.place.address),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        command = [
+            *(sys.executable, "-P", "-m", "shoal.deploy", "backfill", str(source)),
+            *("-o", str(out), "--config", str(file), "--workers", str(workers)),
+            *("--streams", "2", "--address", self.place.address),
+        ]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as driver:
+            try:
+                yield driver
+            finally:
+                driver.kill()
 
 
 class Laptop(Fleet):

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import wave
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +102,7 @@ class Nodes:
 
     def backfill(
         self, source: Path, out: Path, config: dict[str, Any] | None = None
-    ) -> subprocess.Popen[str]:
+    ) -> AbstractContextManager[subprocess.Popen[str]]:
         return self.fleet.backfill(source, out, config or self.config(), workers=NODES)
 
 
@@ -170,8 +172,7 @@ async def test_backfill_gives_way_to_a_burst_within_a_second_and_loses_nothing(
     """Nor does it when its driver is killed behind that: workers go along, the next one goes on."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     lines(source)
-    driver = nodes.backfill(source, out)
-    try:
+    with nodes.backfill(source, out):
         await until(lambda: workers_alive() == NODES - 1)
         await until(lambda: spoken(out) >= 2)
         burst_s = time.monotonic()
@@ -190,24 +191,19 @@ async def test_backfill_gives_way_to_a_burst_within_a_second_and_loses_nothing(
         assert before < LINES
         back_s = await until(lambda: workers_alive() > 0, 60) - burst_s
         await until(lambda: spoken(out) > before + 2, 60)
-    finally:
-        driver.kill()
-        driver.wait()
     killed_s = time.monotonic()
     gone_s = await until(lambda: workers_alive() == 0) - killed_s
     before = spoken(out)
     assert before < LINES
-    again = nodes.backfill(source, out)
-    try:
+    with nodes.backfill(source, out) as again:
         printed, _ = await asyncio.to_thread(again.communicate, timeout=90)
-    finally:
-        again.kill()
-        again.wait()
     logger.info(
         f"back after {back_s:.1f} s; gone {gone_s:.1f} s after the driver; {printed.strip()}"
     )
     assert again.returncode == 0
-    assert f"{LINES} done ({before} before), 0 failed" in printed
+    told = re.search(rf"{LINES} done \((\d+) before\), 0 failed", printed)
+    # A worker that Ray was just starting may still have said one when none was to be seen.
+    assert told is not None and before <= int(told[1]) < LINES, printed
     check(out)
 
 
@@ -220,8 +216,7 @@ async def test_replicas_that_wait_for_a_place_get_one_within_a_second(
     place = nodes.fleet.place
     await asyncio.to_thread(cluster.deploy, place, nodes.fixed(1))
     await asyncio.to_thread(cluster.wait_until_running, place, "shoal", 60)
-    driver = nodes.backfill(source, out, nodes.fixed(1))
-    try:
+    with nodes.backfill(source, out, nodes.fixed(1)) as driver:
         await until(lambda: workers_alive() == NODES - 1)
         await until(lambda: spoken(out) >= 2)
         asked_s = time.monotonic()
@@ -232,9 +227,6 @@ async def test_replicas_that_wait_for_a_place_get_one_within_a_second(
         await asyncio.to_thread(nodes.fleet.wait_for, NODES, 120)
         await asyncio.to_thread(cluster.deploy, place, nodes.fixed(1))
         printed, _ = await asyncio.to_thread(driver.communicate, timeout=90)
-    finally:
-        driver.kill()
-        driver.wait()
     logger.info(
         f"every worker gone {gone_s * 1e3:.0f} ms after more replicas were asked for, of which "
         f"the asking took {told_s * 1e3:.0f} ms; {printed.strip()}"

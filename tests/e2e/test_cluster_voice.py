@@ -310,8 +310,7 @@ async def test_backfill_gives_way_to_live_turns_and_every_line_is_spoken_once(
     rules = {"target_load": 0.35, "spare": 0, "start_s": 2.0, "hold_s": 1.0, "down_every_s": 1.0}
     config = fleet.config({"autoscaling_config": {**fleet.scaling(4, **rules), "min_replicas": 3}})
     await asyncio.to_thread(cluster.deploy, fleet.place, config)
-    driver = fleet.backfill(source, out, config, workers=1)
-    try:
+    with fleet.backfill(source, out, config, workers=1) as driver:
         await until(lambda: len(list(out.glob("*.wav"))) >= 1, 60)
         begun_s = time.monotonic()
         burst = [asyncio.create_task(speak(fleet.http, STORY, seed)) for seed in range(5)]
@@ -320,9 +319,6 @@ async def test_backfill_gives_way_to_live_turns_and_every_line_is_spoken_once(
         done = len(list(out.glob("*.wav")))
         live_turns = await asyncio.gather(*burst)
         printed, _ = await asyncio.to_thread(driver.communicate, timeout=90)
-    finally:
-        driver.kill()
-        driver.wait()
     logger.info(
         f"worker gone {gone_s * 1e3:.0f} ms after a burst with {done} of {LINES} lines done; "
         f"all after {time.monotonic() - begun_s:.1f} s: {printed.strip()}"
